@@ -4,7 +4,7 @@ use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
 use crate::exec::grid::Grid;
-use crate::exec::memory::{Region, Regions};
+use crate::exec::memory::{AddressSpace, Region, Regions};
 use crate::program::{LowerError, Variables, address_of, lower};
 use crate::text::{self, ParseError};
 use std::fmt;
@@ -55,11 +55,35 @@ impl Module {
     /// # Errors
     /// [`LoadError`], with the line of the text.
     pub fn new(text: impl Into<String>) -> Result<Self, LoadError> {
-        let text = text.into();
+        Self::load(text.into(), |_, _| None)
+    }
+
+    /// Reads a PTX text whose variables are in the caller's memory. `place` returns the address of a
+    /// variable, as kernels see it, from the variable's name and its size in bytes.
+    ///
+    /// The caller writes the [`initial_values`](Self::initial_values) there before the first launch.
+    /// Launches need a [`Memory`] that has these addresses.
+    ///
+    /// # Errors
+    /// [`LoadError`], with the line of the text.
+    pub fn with_variables_at(
+        text: impl Into<String>,
+        mut place: impl FnMut(&str, u64) -> u64,
+    ) -> Result<Self, LoadError> {
+        Self::load(text.into(), |name, len_bytes| Some(place(name, len_bytes)))
+    }
+
+    fn load(text: String, place: impl FnMut(&str, u64) -> Option<u64>) -> Result<Self, LoadError> {
         let module = text::parse(&text).map_err(LoadError::Parse)?;
-        let variables =
-            Variables::new(&module, |name| address_of(&module, name)).map_err(LoadError::Lower)?;
+        let function = |name: &str| address_of(&module, name);
+        let variables = Variables::new(&module, function, place).map_err(LoadError::Lower)?;
         Ok(Module(Arc::new(Loaded { text, variables })))
+    }
+
+    /// Returns the name, the address and the initial bytes of each variable in global or constant
+    /// memory.
+    pub fn initial_values(&self) -> impl Iterator<Item = (&str, u64, Vec<u8>)> {
+        self.0.variables.initial()
     }
 
     /// Returns the names of the kernels.
@@ -126,6 +150,8 @@ impl Config {
 pub enum Memory {
     /// These regions alone. Each other access is a fault.
     Regions(Vec<Region>),
+    /// All memory of an address space. Each other access is a fault.
+    Space(Arc<dyn AddressSpace>),
     /// Any memory of the process. Nothing is checked.
     Unchecked,
 }
@@ -154,7 +180,8 @@ impl Kernel {
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
-    /// launch returns. Meanwhile, other code accesses them by atomic operations alone. With
+    /// launch returns. Memory that its address space resolves is valid for reads and writes until
+    /// then. Meanwhile, other code accesses all of it by atomic operations alone. With
     /// [`Memory::Unchecked`], this applies to whatever the kernel touches.
     pub unsafe fn launch(
         &self,
@@ -188,6 +215,7 @@ impl Kernel {
                 regions.extend(self.module.0.variables.regions());
                 Regions::new(regions)
             }
+            Memory::Space(space) => Regions::of_space(self.module.0.variables.regions().collect(), space),
         };
         let launch = Shared {
             code: &self.code,

@@ -21,6 +21,6 @@ mod program;
 pub mod text;
 
 pub use exec::fault::{Fault, FaultKind};
-pub use exec::memory::{Access, Region};
+pub use exec::memory::{Access, AddressSpace, Region};
 pub use kernel::{Config, Kernel, LoadError, Memory, Module};
 pub use program::LowerError;

@@ -86,6 +86,11 @@ impl<T> Out<T> {
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
+    /// Returns the value that is not given.
+    pub(crate) fn none() -> Self {
+        In(std::ptr::null())
+    }
+
     /// Reads the value. Fails with `INVALID_VALUE` if the pointer is null.
     pub(crate) fn get(self) -> Outcome<T> {
         self.at(0)

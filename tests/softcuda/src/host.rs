@@ -131,6 +131,13 @@ pub(crate) fn mapped(context: &Context, address: usize, len: usize) -> bool {
     matches!(find(address, len), Kind::Locked(range) if range.serves(context) && range.is_mapped())
 }
 
+/// Returns the address and the size of all host memory that device code of a context may use.
+pub(crate) fn all_mapped(context: &Context) -> Vec<(u64, u64)> {
+    let ranges = RANGES.lock();
+    let mapped = ranges.iter().filter(|range| range.serves(context) && range.is_mapped());
+    mapped.map(|range| (range.start as u64, range.len as u64)).collect()
+}
+
 /// Returns true if copies of a context with this host memory are asynchronous. Fails if only part
 /// of the memory is page-locked.
 pub(crate) fn is_locked(context: &Context, address: usize, len: usize) -> Outcome<bool> {

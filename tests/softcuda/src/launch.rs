@@ -1,4 +1,4 @@
-//! Launches. The call checks a launch and copies its arguments; the twin runs in stream order.
+//! Launches. The call checks a launch and copies its arguments; the kernel runs in stream order.
 
 use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
 use crate::context::Context;
@@ -7,12 +7,14 @@ use crate::device::{
     has_clusters,
 };
 use crate::errors::{Code, Outcome, refuse};
+use crate::executor::PtxLaunch;
 use crate::faults;
 use crate::kernel::{Kernel, LaunchShape, Param};
 use crate::memory::{self, Asker};
 use crate::module::{self, Function};
 use crate::op::{HostCall, Op};
 use crate::plan;
+use crate::ptx::Place;
 use crate::stream;
 use crate::work::{Fault, HostRange};
 use std::ffi::c_void;
@@ -21,8 +23,19 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A launch in a queue or a graph.
 pub(crate) struct LaunchWork {
     pub(crate) function: CUfunction,
-    kernel: &'static Kernel,
     shape: LaunchShape,
+    body: Body,
+}
+
+/// What a launch runs.
+enum Body {
+    Twin(TwinLaunch),
+    Ptx(PtxLaunch),
+}
+
+/// A launch of a twin.
+struct TwinLaunch {
+    kernel: &'static Kernel,
     /// The bytes of the arguments, each of which starts at a new word.
     args: Vec<u128>,
 }
@@ -32,14 +45,21 @@ fn words(bytes: usize) -> usize {
     bytes.div_ceil(size_of::<u128>())
 }
 
+/// The arguments as the caller of a launch gives them.
+#[derive(Clone, Copy)]
+pub(crate) struct Given {
+    pub(crate) params: In<In<u8>>,
+    pub(crate) extra: In<In<u8>>,
+}
+
 /// Enqueues a launch on a stream.
 #[inline]
 pub(crate) fn launch(
     handle: CUfunction,
     shape: LaunchShape,
     on: CUstream,
-    params: In<In<u8>>,
-    extra: u64,
+    given: Given,
+    is_cooperative: bool,
 ) -> Outcome {
     let stream = stream::named_here(on)?;
     let function = module::function(handle)?;
@@ -47,27 +67,84 @@ pub(crate) fn launch(
         refuse!(INVALID_HANDLE, "the function and the stream are of different contexts");
     }
     check_shape(function, &shape)?;
-    if extra != 0 {
-        refuse!(NOT_SUPPORTED, "arguments are taken from kernelParams, not from extra");
+    if !given.extra.as_ptr().is_null() && !given.params.as_ptr().is_null() {
+        refuse!(INVALID_VALUE, "arguments are in kernelParams or in extra, not in both");
     }
     if plan::get().immediate && !stream.is_capturing() {
         return Ok(());
     }
-    let Some(kernel) = function.kernel()? else {
-        let name = function.name.to_string_lossy();
-        refuse!(NOT_SUPPORTED, "kernel {name} has no CPU form; register one");
+    let has_ptx = plan::get().kernels_ptx && function.has_device_code();
+    let twin = if has_ptx { None } else { function.kernel()? };
+    let body = match twin {
+        Some(kernel) => Body::Twin(TwinLaunch::new(function, kernel, given)?),
+        None => Body::Ptx(of_ptx(function, given, is_cooperative)?),
     };
-    let mut args = vec![0u128; kernel.argument_bytes().map(words).sum()];
-    let mut at = 0;
-    for (index, bytes) in kernel.argument_bytes().enumerate() {
-        let param = params.get_pointer(index)?;
-        // SAFETY: the caller of the launch promises that each of kernelParams points to as many
-        // bytes as the kernel's parameter has. `args` has room for them from `at` on.
-        unsafe { std::ptr::copy_nonoverlapping(param, args[at..].as_mut_ptr().cast(), bytes) };
-        at += words(bytes);
-    }
-    stream.submit(Op::Launch(Box::new(LaunchWork { function: handle, kernel, shape, args })))?;
+    stream.submit(Op::Launch(Box::new(LaunchWork { function: handle, shape, body })))?;
     Ok(())
+}
+
+/// Copies the arguments of a launch that runs PTX.
+fn of_ptx(function: &Function, given: Given, is_cooperative: bool) -> Outcome<PtxLaunch> {
+    let kernel = function.device_code()?.clone();
+    let places = function.params()?;
+    let mut params = vec![0u8; kernel.param_bytes().next_multiple_of(8)];
+    for (index, place) in places.iter().enumerate() {
+        let argument = given.argument(index, *place)?;
+        let Some(to) = params.get_mut(place.offset..place.offset + place.bytes) else {
+            refuse!(INVALID_IMAGE, "parameter {index} is behind the end of the parameters");
+        };
+        // SAFETY: the caller of the launch promises that the argument has as many bytes as the
+        // kernel's parameter, which is the length of `to`.
+        unsafe { std::ptr::copy_nonoverlapping(argument, to.as_mut_ptr(), to.len()) };
+    }
+    Ok(PtxLaunch::new(kernel, params, places, is_cooperative))
+}
+
+/// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`. `CU_LAUNCH_PARAM_END` is 0.
+const BUFFER: [usize; 2] = [1, 2];
+
+impl Given {
+    /// Returns the address of an argument.
+    fn argument(self, index: usize, place: Place) -> Outcome<*const u8> {
+        if self.extra.as_ptr().is_null() {
+            return self.params.get_pointer(index);
+        }
+        let (mut buffer, mut size) = (std::ptr::null(), 0);
+        for pair in 0.. {
+            let (key, value) = (self.extra.at(2 * pair)?.as_ptr().addr(), 2 * pair + 1);
+            match BUFFER.iter().position(|known| *known == key) {
+                Some(0) => buffer = self.extra.at(value)?.as_ptr(),
+                Some(_) => size = In::<usize>::get(self.extra.at(value)?.cast())?,
+                None if key == 0 => break,
+                None => refuse!(INVALID_VALUE, "{key} in extra is no CU_LAUNCH_PARAM"),
+            }
+        }
+        let end = place.offset + place.bytes;
+        if buffer.is_null() || size < end {
+            refuse!(INVALID_VALUE, "parameter {index} ends at byte {end}, and extra has {size} bytes");
+        }
+        Ok(buffer.wrapping_add(place.offset))
+    }
+}
+
+impl TwinLaunch {
+    /// Copies the arguments.
+    fn new(function: &Function, kernel: &'static Kernel, given: Given) -> Outcome<Self> {
+        let places = if given.extra.as_ptr().is_null() { Vec::new() } else { function.params()? };
+        let mut args = vec![0u128; kernel.argument_bytes().map(words).sum()];
+        let mut at = 0;
+        for (index, bytes) in kernel.argument_bytes().enumerate() {
+            let argument = match places.get(index) {
+                Some(place) => given.argument(index, *place)?,
+                None => given.params.get_pointer(index)?,
+            };
+            // SAFETY: the caller of the launch promises that each argument has as many bytes as the
+            // kernel's parameter. `args` has room for them from `at` on.
+            unsafe { std::ptr::copy_nonoverlapping(argument, args[at..].as_mut_ptr().cast(), bytes) };
+            at += words(bytes);
+        }
+        Ok(TwinLaunch { kernel, args })
+    }
 }
 
 impl In<In<u8>> {
@@ -111,18 +188,22 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> Outcome {
     Ok(())
 }
 
-/// Checks the attributes of a launch.
+/// Checks the attributes of a launch. Returns true if they make it cooperative.
 pub(crate) fn check_attributes(
     handle: CUfunction,
     shape: &LaunchShape,
     attributes: In<LaunchAttribute>,
     count: usize,
-) -> Outcome {
+) -> Outcome<bool> {
     let function = module::function(handle)?;
+    let mut is_cooperative = false;
     for index in 0..count {
         let LaunchAttribute { id, value, .. } = attributes.at(index)?;
         match id {
-            2 if value[0] != 0 => check_cooperative(function, shape)?,
+            2 if value[0] != 0 => {
+                check_cooperative(function, shape)?;
+                is_cooperative = true;
+            }
             4 if !has_clusters() => {
                 let (major, minor) = plan::get().capability;
                 refuse!(NOT_SUPPORTED, "clusters on a device of compute capability {major}.{minor}");
@@ -144,7 +225,7 @@ pub(crate) fn check_attributes(
             _ => refuse!(INVALID_VALUE, "launch attribute {id}"),
         }
     }
-    Ok(())
+    Ok(is_cooperative)
 }
 
 /// Checks that all blocks of a cooperative launch fit on the device together.
@@ -171,7 +252,7 @@ pub(crate) fn occupancy(function: &Function, threads: u32, shared_bytes: usize) 
     Ok(by_threads.min(by_shared).min(32))
 }
 
-impl LaunchWork {
+impl TwinLaunch {
     /// Returns each parameter with the index of its first word and, for a pointer registered with a
     /// length, the number of elements that it covers.
     fn params(&self) -> impl Iterator<Item = (Param, usize, Option<u64>)> + '_ {
@@ -189,11 +270,8 @@ impl LaunchWork {
     }
 
     /// Runs the twin.
-    pub(crate) fn execute(&self, context: &'static Context) -> Result<(), Fault> {
+    fn execute(&self, context: &'static Context, shape: &LaunchShape) -> Result<(), Fault> {
         let name = &self.kernel.name;
-        if let Some(code) = faults::poisoned_launch() {
-            return Err(Fault { code, why: format!("kernel {name} fails as planned") });
-        }
         let mut translated = Vec::new();
         for (index, (param, place, len)) in
             self.params().enumerate().filter(|(_, (param, ..))| param.is_pointer())
@@ -232,7 +310,7 @@ impl LaunchWork {
         // SAFETY: the program registered the twin for these parameters, and `args` and `pointers`
         // outlive the call. Each pointer that covers an element was just found in live memory.
         // Excluding conflicting accesses is the program's duty: it orders its work.
-        let trapped = unsafe { twin(pointers.as_ptr(), &self.shape, self.kernel.user as *const c_void) };
+        let trapped = unsafe { twin(pointers.as_ptr(), shape, self.kernel.user as *const c_void) };
         match trapped {
             0 => Ok(()),
             code => Err(Fault { code: Code::LAUNCH_FAILED, why: format!("kernel {name} trapped ({code})") }),
@@ -241,7 +319,7 @@ impl LaunchWork {
 
     /// Returns each pointer argument and the minimum number of bytes used there. Leaves out
     /// pointers that cover no bytes.
-    pub(crate) fn pointers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+    fn pointers(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let pointers = self.params().filter(|(param, ..)| param.is_pointer());
         let ranges = pointers.map(|(param, place, len)| {
             let bytes = len.map_or(1, |len| (len as usize).saturating_mul(param.element_bytes as usize));
@@ -249,11 +327,36 @@ impl LaunchWork {
         });
         ranges.filter(|(_, bytes)| *bytes > 0)
     }
+}
+
+impl LaunchWork {
+    /// Runs the kernel.
+    pub(crate) fn execute(&self, context: &'static Context) -> Result<(), Fault> {
+        if let Some(code) = faults::poisoned_launch() {
+            let name = match &self.body {
+                Body::Twin(twin) => &twin.kernel.name,
+                Body::Ptx(launch) => launch.kernel.name(),
+            };
+            return Err(Fault { code, why: format!("kernel {name} fails as planned") });
+        }
+        match &self.body {
+            Body::Twin(twin) => twin.execute(context, &self.shape),
+            Body::Ptx(launch) => launch.execute(context, &self.shape),
+        }
+    }
+
+    /// Returns each pointer argument and the minimum number of bytes used there.
+    pub(crate) fn pointers(&self) -> Vec<(u64, usize)> {
+        match &self.body {
+            Body::Twin(twin) => twin.pointers().collect(),
+            Body::Ptx(launch) => launch.pointers.iter().map(|address| (*address, 1)).collect(),
+        }
+    }
 
     /// Returns the memory outside device memory that the pointers name. If they are valid, it is
     /// page-locked.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
-        let host = self.pointers().filter(|(address, _)| !memory::is_device_address(*address));
+        let host = self.pointers().into_iter().filter(|(address, _)| !memory::is_device_address(*address));
         host.map(|(address, len)| HostRange { start: address as usize, len }).collect()
     }
 }

@@ -264,6 +264,7 @@ mod ending;
 mod entries;
 mod errors;
 mod event;
+mod executor;
 mod exports;
 mod faults;
 mod graph;

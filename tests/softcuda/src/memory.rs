@@ -250,6 +250,21 @@ pub(crate) fn find(address: u64) -> Option<&'static Allocation> {
     SPACE.get()?.find(address).filter(|allocation| allocation.is_live())
 }
 
+/// Returns the address and the size of the live memory that is nearest to an address, of the memory
+/// that device code of a context may use.
+pub(crate) fn nearest(context: &Context, address: u64) -> Option<(u64, u64)> {
+    let is_reachable = |allocation: &&Allocation| {
+        allocation.is_live() && context.reaches(allocation.context.load(Ordering::Acquire))
+    };
+    let allocations = ALLOCATIONS.all().filter(is_reachable);
+    let ranges = allocations.map(|allocation| (allocation.start(), allocation.len()));
+    let distance = |(start, len): &(u64, u64)| match address < *start {
+        true => start - address,
+        false => address.saturating_sub(start + len),
+    };
+    ranges.chain(host::all_mapped(context)).min_by_key(distance)
+}
+
 /// Returns the device of a device address or of the memory behind it. `None` for host memory.
 pub(crate) fn device_of(address: usize) -> Option<u64> {
     let space = SPACE.get()?;

@@ -1,7 +1,7 @@
 //! Modules and their functions.
 //!
-//! A module is either PTX text, of which the declarations are parsed, or an image, which is assumed
-//! to contain every registered kernel.
+//! A module is either PTX text, whose kernels run, or an image, which is assumed to contain every
+//! registered kernel.
 
 use crate::abi::{CUdeviceptr, CUfunction, CUmodule};
 use crate::context::{self, Context};
@@ -10,22 +10,25 @@ use crate::errors::{Code, Outcome, refuse};
 use crate::kernel::{self, Kernel, Name};
 use crate::memory::{self, Asker};
 use crate::plan;
-use crate::ptx::{self, Entry, Ptx};
+use crate::ptx::{self, Entry, Place, Ptx};
 use crate::slab::Slab;
 use crate::target::Version;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A module.
 struct Module {
     handle: AtomicU64,
     context: u32,
-    /// `None` for an image.
+    /// The declarations; `None` for an image.
     ptx: Option<Ptx>,
+    /// The device code; `None` for an image.
+    code: Option<warpline_ptx::Module>,
     /// The address and size of each variable.
-    globals: BTreeMap<String, (CUdeviceptr, usize)>,
+    globals: Globals,
     functions: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -38,6 +41,10 @@ pub(crate) struct Function {
     twin: &'static Name,
     /// The declaration in the PTX; `None` for a function of an image.
     declared: Option<Entry>,
+    /// The device code of its module.
+    code: Option<warpline_ptx::Module>,
+    /// The kernel once it was needed, or the reason why it cannot run.
+    ready: OnceLock<Result<warpline_ptx::Kernel, String>>,
     /// The number of the newest registration that was compared with the declaration.
     compared: AtomicU32,
     /// The dynamic shared memory that a launch may request, in bytes.
@@ -61,7 +68,7 @@ pub(crate) fn load_data(image: *const c_char) -> Outcome<CUmodule> {
     // bytes, or a C string. No magic number contains a nul, so reading stops at the string's end.
     let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.wrapping_add(at) } as u8 == magic[at]);
     if IMAGES.iter().any(begins) {
-        return new_module(context, None);
+        return Ok(new_module(context, None, None, BTreeMap::new()));
     }
     // SAFETY: `image` is not null and no image, so the caller promises text that ends with a nul.
     load_text(context, unsafe { CStr::from_ptr(image) }.to_bytes())
@@ -74,7 +81,7 @@ pub(crate) fn load_file(name: &str) -> Outcome<CUmodule> {
         refuse!(FILE_NOT_FOUND, "{name} cannot be read");
     };
     if IMAGES.iter().any(|magic| bytes.starts_with(magic)) {
-        return new_module(context, None);
+        return Ok(new_module(context, None, None, BTreeMap::new()));
     }
     load_text(context, &bytes)
 }
@@ -87,9 +94,9 @@ fn loading() -> Outcome<&'static Context> {
 }
 
 fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
-    let parsed = std::str::from_utf8(text).map_err(|error| error.to_string()).and_then(ptx::parse);
-    let ptx = match parsed {
-        Ok(ptx) => ptx,
+    let parsed = std::str::from_utf8(text).map_err(|error| error.to_string());
+    let (text, ptx) = match parsed.and_then(|text| Ok((text, ptx::parse(text)?))) {
+        Ok(parsed) => parsed,
         Err(why) => refuse!(INVALID_PTX, "{why}"),
     };
     let (newest, capability) = (Version::newest_of(plan::get().driver_version), plan::get().capability);
@@ -114,29 +121,64 @@ fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
             "Entry function '{name}' uses too much shared data ({bytes:#x} bytes, {SHARED_BYTES:#x} max)"
         );
     }
-    new_module(context, Some(ptx))
+    let mut globals = BTreeMap::new();
+    match variables(context, text, &mut globals) {
+        Ok(code) => Ok(new_module(context, Some(ptx), Some(code), globals)),
+        Err(refusal) => {
+            free(&globals);
+            Err(refusal)
+        }
+    }
 }
 
-fn new_module(context: &'static Context, ptx: Option<Ptx>) -> Outcome<CUmodule> {
-    let mut globals = BTreeMap::new();
-    for (name, global) in ptx.iter().flat_map(|ptx| &ptx.globals) {
-        let address = memory::allocate(context, global.bytes.len().max(1))?;
-        if let Ok(behind) = memory::device_range(context, address, global.bytes.len(), Asker::Call) {
-            // SAFETY: `behind` is the host address of an allocation of at least that length. It was
-            // made above, so no other code uses it yet.
-            unsafe {
-                let to = behind as *mut u8;
-                std::ptr::copy_nonoverlapping(global.bytes.as_ptr(), to, global.bytes.len());
+/// The address and the size of each variable of a module.
+type Globals = BTreeMap<String, (CUdeviceptr, usize)>;
+
+/// Allocates the variables of a text, and writes their initial values.
+fn variables(context: &Context, text: &str, globals: &mut Globals) -> Outcome<warpline_ptx::Module> {
+    let mut refusal = None;
+    let loaded = warpline_ptx::Module::with_variables_at(text, |name, len| {
+        let len = len as usize;
+        match memory::allocate(context, len.max(1)) {
+            Ok(address) => {
+                globals.insert(name.to_owned(), (address, len));
+                address
+            }
+            Err(failure) => {
+                refusal = Some(failure);
+                0
             }
         }
-        globals.insert(name.clone(), (address, global.bytes.len()));
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal);
     }
+    let code = match loaded {
+        Ok(code) => code,
+        Err(why) => refuse!(INVALID_PTX, "{why}"),
+    };
+    for (_, address, bytes) in code.initial_values() {
+        if let Ok(behind) = memory::device_range(context, address, bytes.len(), Asker::Call) {
+            // SAFETY: `behind` is the host address of an allocation of at least that length. It was
+            // made above, so no other code uses it yet.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), behind as *mut u8, bytes.len()) };
+        }
+    }
+    Ok(code)
+}
+
+fn new_module(
+    context: &'static Context,
+    ptx: Option<Ptx>,
+    code: Option<warpline_ptx::Module>,
+    globals: Globals,
+) -> CUmodule {
     let functions = Mutex::default();
-    let module = Module { handle: AtomicU64::new(0), context: context.index, ptx, globals, functions };
+    let module = Module { handle: AtomicU64::new(0), context: context.index, ptx, code, globals, functions };
     let (index, module) = MODULES.take(|_| module);
     let handle = MODULES.publish(index);
     module.handle.store(handle, Relaxed);
-    Ok(CUmodule(handle))
+    CUmodule(handle)
 }
 
 fn known(handle: CUmodule) -> Outcome<&'static Module> {
@@ -177,15 +219,21 @@ impl Module {
         for function in self.functions.lock().values() {
             FUNCTIONS.revoke(*function);
         }
-        for (address, _) in self.globals.values() {
-            if let Ok(allocation) = memory::to_free(*address)
-                && memory::begin_free(allocation)
-            {
-                memory::release(allocation);
-            }
+        free(&self.globals);
+    }
+}
+
+/// Frees variables.
+fn free(globals: &Globals) {
+    for (address, _) in globals.values() {
+        if let Ok(allocation) = memory::to_free(*address)
+            && memory::begin_free(allocation)
+        {
+            memory::release(allocation);
         }
     }
 }
+
 /// Returns the function with a name: the same handle each time.
 pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> {
     let module = known(handle)?;
@@ -214,6 +262,8 @@ pub(crate) fn get_function(handle: CUmodule, name: &str) -> Outcome<CUfunction> 
         name: CString::new(name).map_err(|_| Code::INVALID_VALUE)?,
         twin,
         declared,
+        code: module.code.clone(),
+        ready: OnceLock::new(),
         compared: AtomicU32::new(0),
         max_shared: AtomicU32::new(SHARED_BYTES - static_bytes),
         carveout: AtomicI32::new(-1),
@@ -255,14 +305,33 @@ impl Function {
     #[cold]
     fn compare(&self, kernel: &Kernel) -> Outcome {
         match &self.declared {
-            Some(entry) if !kernel.sizes().eq(entry.params.iter().copied()) => refuse!(
+            Some(entry) if !kernel.sizes().eq(entry.params.iter().map(|param| param.bytes)) => refuse!(
                 INVALID_IMAGE,
                 "kernel {} has parameters of {:?} bytes in the PTX and of {:?} in its registration",
                 kernel.name,
-                entry.params,
+                entry.params.iter().map(|param| param.bytes).collect::<Vec<_>>(),
                 kernel.sizes().collect::<Vec<_>>()
             ),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns true if it has device code, which can run unless it contains something unsupported.
+    pub(crate) fn has_device_code(&self) -> bool {
+        self.code.is_some()
+    }
+
+    /// Returns the kernel that runs its device code. Fails if that contains something that cannot
+    /// run.
+    pub(crate) fn device_code(&self) -> Outcome<&warpline_ptx::Kernel> {
+        let name = self.name.to_string_lossy();
+        let Some(code) = &self.code else {
+            refuse!(NOT_SUPPORTED, "kernel {name} has no CPU form and no PTX; register a CPU form");
+        };
+        let prepare = || code.kernel(&name).map_err(|why| why.to_string());
+        match self.ready.get_or_init(prepare) {
+            Ok(kernel) => Ok(kernel),
+            Err(why) => refuse!(NOT_SUPPORTED, "the PTX of kernel {name} cannot run: {why}"),
         }
     }
 
@@ -282,21 +351,20 @@ impl Function {
         self.declared.as_ref().and_then(|entry| entry.threads)
     }
 
-    /// Returns the offset and size of a parameter.
-    pub(crate) fn param(&self, index: usize) -> Outcome<(usize, usize)> {
-        let registered = self.kernel()?.map(|kernel| kernel.sizes().collect());
-        let declared = self.declared.as_ref().map(|entry| entry.params.clone());
-        let sizes: Vec<usize> = declared.or(registered).ok_or(Code::INVALID_VALUE)?;
-        let mut offset = 0usize;
-        for (at, size) in sizes.iter().enumerate() {
-            let align = if size.is_power_of_two() { (*size).min(16) } else { 8 };
-            offset = offset.next_multiple_of(align);
-            if at == index {
-                return Ok((offset, *size));
-            }
-            offset += size;
+    /// Returns the places of its parameters.
+    pub(crate) fn params(&self) -> Outcome<Vec<Place>> {
+        if let Some(entry) = &self.declared {
+            return Ok(entry.params.clone());
         }
-        Err(Code::INVALID_VALUE.into())
+        let kernel = self.kernel()?.ok_or(Code::INVALID_VALUE)?;
+        let mut end = 0usize;
+        let places = kernel.sizes().map(|bytes| {
+            let align = if bytes.is_power_of_two() { bytes.min(16) } else { 8 };
+            let offset = end.next_multiple_of(align);
+            end = offset + bytes;
+            Place { offset, bytes }
+        });
+        Ok(places.collect())
     }
 
     /// Returns the value of a `CUfunction_attribute`.

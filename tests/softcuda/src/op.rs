@@ -23,7 +23,7 @@ pub(crate) enum Op {
     WriteWord(Word),
     /// Delays later work until a word passes a comparison.
     WaitWord { word: Word, compare: Compare },
-    /// Runs a kernel's twin.
+    /// Runs a kernel.
     Launch(Box<LaunchWork>),
     /// Calls a host function, on the host-function thread.
     Call(HostCall),
@@ -163,7 +163,9 @@ impl Op {
             Op::Copy(copy) => copy.addresses().to_vec(),
             Op::Fill(fill) => vec![fill.address()],
             Op::WriteWord(word) | Op::WaitWord { word, .. } => vec![word.address],
-            Op::Launch(launch) => launch.pointers().map(|(address, _)| address as usize).collect(),
+            Op::Launch(launch) => {
+                launch.pointers().into_iter().map(|(address, _)| address as usize).collect()
+            }
             Op::Call(_) => Vec::new(),
         }
     }

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) memops: bool,
     pub(crate) register: bool,
     pub(crate) confidential: bool,
+    /// True if kernels with a twin run their PTX too.
+    pub(crate) kernels_ptx: bool,
     pub(crate) immediate: bool,
     pub(crate) counts: bool,
     pub(crate) late_calls: LateCalls,
@@ -129,6 +131,11 @@ impl Plan {
             memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
             register: !reader.flag("SOFTCUDA_NO_REGISTER", false) && !confidential,
             confidential,
+            kernels_ptx: reader.read("SOFTCUDA_KERNELS", false, |text| match text {
+                "ptx" => Some(true),
+                "twins" | "" => Some(false),
+                _ => None,
+            }),
             immediate: reader.flag("SOFTCUDA_IMMEDIATE", false),
             counts: reader.flag("SOFTCUDA_COUNTS", false),
             late_calls: reader.read("SOFTCUDA_LATE_CALLS", LateCalls::Count, LateCalls::parse),

@@ -104,11 +104,13 @@ pub(crate) fn addresses(
     }
     let launch = context.launch;
     let start = match op.window {
-        Window::Global if launch.regions.allow(from, to, access) => 0,
-        Window::Generic if launch.regions.allow(from, to, access) => 0,
-        Window::Shared if to <= u64::from(launch.shared_bytes) => context.shared,
-        Window::Param if to <= launch.params().1 => launch.params().0,
-        _ => return elsewhere(lanes, op, mask, context, bytes, access, of),
+        Window::Global | Window::Generic => launch.regions.distance(from, to, access),
+        Window::Shared if to <= u64::from(launch.shared_bytes) => Some(context.shared),
+        Window::Param if to <= launch.params().1 => Some(launch.params().0),
+        _ => None,
+    };
+    let Some(start) = start else {
+        return elsewhere(lanes, op, mask, context, bytes, access, of);
     };
     for address in &mut of {
         *address = address.wrapping_add(start);
@@ -117,10 +119,14 @@ pub(crate) fn addresses(
         Pattern::Any => misaligned(&of, mask, bytes).is_none(),
         _ => of[0] & (bytes - 1) == 0,
     };
-    match is_aligned {
-        true => Some(Addresses { of, pattern }),
-        false => misplaced(lanes, mask, bytes, &of),
+    if is_aligned {
+        return Some(Addresses { of, pattern });
     }
+    if let Window::Global | Window::Generic = op.window {
+        // The report has the address that the kernel uses.
+        of.iter_mut().for_each(|address| *address = address.wrapping_sub(start));
+    }
+    misplaced(lanes, mask, bytes, &of)
 }
 
 /// Resolves addresses in local memory and in memory of several kinds, and finds those that may not
@@ -137,8 +143,8 @@ fn elsewhere(
 ) -> Option<Addresses> {
     let ends = |address: u64| address.saturating_add(bytes);
     let fault = match op.window {
-        Window::Global => first_outside(&of, mask, context, bytes, access),
-        Window::Generic => generic(lanes, &of, mask, context, bytes, access),
+        Window::Global => global(&mut of, mask, context, bytes, access),
+        Window::Generic => generic(lanes, &mut of, mask, context, bytes, access),
         Window::Shared => {
             let len_bytes = u64::from(context.launch.shared_bytes);
             first(mask, |lane| ends(of[lane]) > len_bytes)
@@ -184,9 +190,11 @@ fn first(mask: Mask, is_it: impl Fn(usize) -> bool) -> Option<usize> {
     (0..LANES).find(|lane| mask >> lane & 1 == 1 && is_it(*lane))
 }
 
+/// Replaces the address of each lane by that of the host. Returns the first lane that may not access
+/// its own.
 #[cold]
-fn first_outside(
-    addresses: &[u64; LANES],
+fn global(
+    addresses: &mut [u64; LANES],
     mask: Mask,
     context: &Context<'_>,
     bytes: u64,
@@ -196,16 +204,19 @@ fn first_outside(
     let mut found = None;
     for_each_lane(mask, |lane| {
         let address = addresses[lane];
-        if found.is_none() && !regions.allow(address, address.saturating_add(bytes), access) {
-            found = Some((lane, regions.refusal(address, bytes, access)));
+        match regions.distance(address, address.saturating_add(bytes), access) {
+            Some(distance) => addresses[lane] = address.wrapping_add(distance),
+            None if found.is_none() => found = Some((lane, regions.refusal(address, bytes, access))),
+            None => {}
         }
     });
     found
 }
 
+/// Does the same for addresses in memory of any kind.
 fn generic(
     lanes: &Lanes,
-    addresses: &[u64; LANES],
+    addresses: &mut [u64; LANES],
     mask: Mask,
     context: &Context<'_>,
     bytes: u64,
@@ -214,7 +225,7 @@ fn generic(
     let regions = &context.launch.regions;
     let (from, to) = extent(addresses, mask, bytes);
     let shared = (context.shared, context.shared + u64::from(context.launch.shared_bytes));
-    if regions.allow(from, to, access) || shared.0 <= from && to <= shared.1 {
+    if shared.0 <= from && to <= shared.1 {
         return None;
     }
     let (params, len) = context.launch.params();
@@ -223,12 +234,16 @@ fn generic(
         let (address, end) = (addresses[lane], addresses[lane].saturating_add(bytes));
         let local = lanes.local_of(lane);
         let is_within = |from: u64, to: u64| from <= address && end <= to;
-        let is_allowed = regions.allow(address, end, access)
-            || is_within(shared.0, shared.1)
+        let is_own = is_within(shared.0, shared.1)
             || is_within(local, local + lanes.local_bytes)
             || access == Access::Read && is_within(params, params + len);
-        if found.is_none() && !is_allowed {
-            found = Some((lane, regions.refusal(address, bytes, access)));
+        if is_own {
+            return;
+        }
+        match regions.distance(address, end, access) {
+            Some(distance) => addresses[lane] = address.wrapping_add(distance),
+            None if found.is_none() => found = Some((lane, regions.refusal(address, bytes, access))),
+            None => {}
         }
     });
     found

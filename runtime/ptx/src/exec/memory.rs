@@ -3,7 +3,8 @@
 //! # Addresses
 //! A generic address is an address of the host, whatever it points to: operands of the launch,
 //! variables of the module, shared memory of a block, local memory of a thread. Addresses in the
-//! spaces `.shared` and `.local` are offsets in the memory of the block or thread.
+//! spaces `.shared` and `.local` are offsets in the memory of the block or thread. Only an
+//! [`AddressSpace`] may give memory an address other than that of the host.
 //!
 //! # Races
 //! Threads of a grid run on several threads of the host. A kernel whose accesses race must not be
@@ -17,6 +18,8 @@
 
 use super::fault::FaultKind;
 use super::registers::{LANES, Mask};
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Memory that a launch may touch.
@@ -32,6 +35,19 @@ pub struct Region {
     pub is_writable: bool,
     /// The size of one of its elements in bytes, for reports.
     pub element_bytes: u32,
+}
+
+/// Memory that its owner looks up by address, such as all memory of a device.
+///
+/// Kernels may read and write all of it.
+pub trait AddressSpace: fmt::Debug + Send + Sync {
+    /// Returns the address of the host at which `len_bytes` bytes are that kernels know as
+    /// `address`. Returns `None` unless all of these bytes are in one piece of memory.
+    fn resolve(&self, address: u64, len_bytes: u64) -> Option<u64>;
+
+    /// Returns the memory that a kernel most likely missed with an access of `bytes` bytes at
+    /// `address`, for the report of the fault.
+    fn nearest(&self, address: u64, bytes: u64) -> Option<Region>;
 }
 
 impl Region {
@@ -54,27 +70,42 @@ pub enum Access {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regions {
     regions: Vec<Region>,
+    /// Memory that no list has.
+    space: Option<Arc<dyn AddressSpace>>,
     /// True if nothing is checked.
     is_unchecked: bool,
 }
 
 impl Regions {
     pub(crate) fn new(regions: Vec<Region>) -> Self {
-        Regions { regions, is_unchecked: false }
+        Regions { regions, space: None, is_unchecked: false }
+    }
+
+    /// Returns these regions and all memory of an address space.
+    pub(crate) fn of_space(regions: Vec<Region>, space: Arc<dyn AddressSpace>) -> Self {
+        Regions { regions, space: Some(space), is_unchecked: false }
     }
 
     pub(crate) fn unchecked() -> Self {
-        Regions { regions: Vec::new(), is_unchecked: true }
+        Regions { regions: Vec::new(), space: None, is_unchecked: true }
     }
 
-    /// Returns whether `access` may touch all of `from..to`.
+    /// Returns the distance from `from..to` to its bytes in the memory of the host, in wrapping
+    /// arithmetic. Returns `None` if `access` may not touch all of them.
     #[inline(always)]
-    pub(crate) fn allow(&self, from: u64, to: u64, access: Access) -> bool {
-        self.is_unchecked
+    pub(crate) fn distance(&self, from: u64, to: u64, access: Access) -> Option<u64> {
+        let is_allowed = self.is_unchecked
             || self
                 .regions
                 .iter()
-                .any(|region| region.has(from, to) && (access == Access::Read || region.is_writable))
+                .any(|region| region.has(from, to) && (access == Access::Read || region.is_writable));
+        if is_allowed { Some(0) } else { self.distance_in_space(from, to) }
+    }
+
+    #[inline(never)]
+    fn distance_in_space(&self, from: u64, to: u64) -> Option<u64> {
+        let place = self.space.as_ref()?.resolve(from, to.saturating_sub(from))?;
+        Some(place.wrapping_sub(from))
     }
 
     /// Describes why an access is not allowed.
@@ -88,7 +119,8 @@ impl Regions {
             let end = region.start + region.len_bytes;
             if address < region.start { region.start - address } else { address.saturating_sub(end) }
         };
-        let nearest = self.regions.iter().min_by_key(distance).cloned();
+        let in_space = self.space.as_ref().and_then(|space| space.nearest(address, bytes));
+        let nearest = self.regions.iter().chain(&in_space).min_by_key(distance).cloned();
         FaultKind::OutOfBounds { address, bytes, access, nearest }
     }
 }

@@ -37,11 +37,12 @@ fn bytes(
     let mut bytes = Vec::new();
     for at in address..address.checked_add(most)? {
         let is_local = local <= at && at < local + lanes.local_bytes;
-        if !is_local && !context.launch.regions.allow(at, at + 1, Access::Read) {
-            return None;
-        }
+        let distance = match is_local {
+            true => 0,
+            false => context.launch.regions.distance(at, at + 1, Access::Read)?,
+        };
         // SAFETY: load needs memory that is valid for reads, which has just been checked.
-        let byte = unsafe { u8::load(at) };
+        let byte = unsafe { u8::load(at.wrapping_add(distance)) };
         if ends(byte) {
             return Some(bytes);
         }

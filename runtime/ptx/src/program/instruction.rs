@@ -190,6 +190,10 @@ impl<'m> Lowering<'m> {
             }
             Meaning::Register(Register { kind: Kind::Wide, row, .. }) => {
                 (op.base, op.a) = (Base::Wide, row);
+                // A pointer to a parameter is generic; see `Lowering::named`.
+                if op.window == Window::Param {
+                    op.window = Window::Generic;
+                }
             }
             Meaning::Register(_) => return Err(self.error(format!("{name} is not an address"))),
             Meaning::Global(address) | Meaning::Function(address) => {

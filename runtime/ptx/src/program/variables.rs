@@ -19,7 +19,10 @@ pub(crate) struct Variables {
 #[derive(Debug)]
 struct Block {
     name: String,
+    /// The initial value, and the memory unless that is elsewhere.
     memory: Box<[u128]>,
+    /// The address that kernels use, if the memory belongs to the caller.
+    elsewhere: Option<u64>,
     len_bytes: u64,
     element_bytes: u32,
     is_writable: bool,
@@ -27,7 +30,7 @@ struct Block {
 
 impl Block {
     fn address(&self) -> u64 {
-        self.memory.as_ptr().expose_provenance() as u64
+        self.elsewhere.unwrap_or_else(|| self.memory.as_ptr().expose_provenance() as u64)
     }
 }
 
@@ -72,10 +75,12 @@ pub(super) fn layout_of(variable: &Variable<'_>) -> Result<(u64, u64), LowerErro
 
 impl Variables {
     /// Allocates and initialises the variables of a module. `function` returns the address of a
-    /// function.
+    /// function. `place` returns the address of a variable, from its name and its size in bytes, if
+    /// the variable is in the caller's memory.
     pub(crate) fn new(
         module: &Module<'_>,
         function: impl Fn(&str) -> Option<u64>,
+        mut place: impl FnMut(&str, u64) -> Option<u64>,
     ) -> Result<Self, LowerError> {
         let of_memory = |variable: &&Variable<'_>| matches!(variable.space, Space::Global | Space::Const);
         let mut blocks = Vec::new();
@@ -89,6 +94,7 @@ impl Variables {
                 name: variable.name.to_owned(),
                 // A variable of no bytes has an address too.
                 memory: vec![0; len_bytes.div_ceil(16).max(1) as usize].into(),
+                elsewhere: place(variable.name, len_bytes),
                 len_bytes,
                 element_bytes: element as u32,
                 is_writable: variable.space == Space::Global,
@@ -109,9 +115,17 @@ impl Variables {
         Some((block.address(), block.len_bytes))
     }
 
-    /// Returns the memory of all variables.
+    /// Returns each variable's name, its address and its initial bytes.
+    pub(crate) fn initial(&self) -> impl Iterator<Item = (&str, u64, Vec<u8>)> {
+        self.blocks.iter().map(|block| {
+            let bytes = block.memory.iter().flat_map(|item| item.to_le_bytes());
+            (block.name.as_str(), block.address(), bytes.take(block.len_bytes as usize).collect())
+        })
+    }
+
+    /// Returns the memory of all variables that are not in the caller's memory.
     pub(crate) fn regions(&self) -> impl Iterator<Item = Region> + '_ {
-        self.blocks.iter().map(|block| Region {
+        self.blocks.iter().filter(|block| block.elsewhere.is_none()).map(|block| Region {
             name: block.name.clone(),
             start: block.address(),
             len_bytes: block.len_bytes,

@@ -3,7 +3,7 @@
 use crate::abi::{CUfunction, CUstream, HostFn, In, LaunchConfig};
 use crate::door::exports;
 use crate::kernel::LaunchShape;
-use crate::launch::{check_attributes, check_cooperative, host_function, launch};
+use crate::launch::{Given, check_attributes, check_cooperative, host_function, launch};
 use crate::module;
 use std::ffi::c_void;
 
@@ -19,17 +19,18 @@ exports! {
         shared_bytes: u32,
         stream: CUstream,
         params: In<In<u8>>,
-        extra: u64,
+        extra: In<In<u8>>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(function, LaunchShape { grid, block, shared_bytes, reserved: 0 }, stream, params, extra)
+        let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
+        launch(function, shape, stream, Given { params, extra }, false)
     }
 
-    fn cuLaunchKernelEx(config: In<LaunchConfig>, function: CUfunction, params: In<In<u8>>, extra: u64) {
+    fn cuLaunchKernelEx(config: In<LaunchConfig>, function: CUfunction, params: In<In<u8>>, extra: In<In<u8>>) {
         let LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config.get()?;
         let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
-        check_attributes(function, &shape, attributes, attribute_count as usize)?;
-        launch(function, shape, stream, params, extra)
+        let is_cooperative = check_attributes(function, &shape, attributes, attribute_count as usize)?;
+        launch(function, shape, stream, Given { params, extra }, is_cooperative)
     }
 
     fn cuLaunchCooperativeKernel(
@@ -47,7 +48,7 @@ exports! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
         check_cooperative(module::function(function)?, &shape)?;
-        launch(function, shape, stream, params, 0)
+        launch(function, shape, stream, Given { params, extra: In::none() }, true)
     }
 
     fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFn>, data: *mut c_void) {

@@ -134,9 +134,9 @@ exports! {
 
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>) {
         context::current()?;
-        let (at, bytes) = module::function(function)?.param(index)?;
-        offset.set(at)?;
-        size.set_if_asked(bytes);
+        let param = module::function(function)?.params()?.get(index).copied().ok_or(Code::INVALID_VALUE)?;
+        offset.set(param.offset)?;
+        size.set_if_asked(param.bytes);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ mod capture_modes;
 mod connections;
 mod contexts;
 mod depth;
+mod device_code;
 mod devices;
 mod ending;
 mod faults;
