@@ -175,6 +175,13 @@ fn votes() -> Vec<Case> {
             if lane > 20 { 0xffe0_0000 } else { 0xffff_ffff }
         },
     ));
+    // Lanes 8 to 15 arrive later, from behind. Only the lower half waits for them.
+    cases.push(case(
+        "and.b32 %r3, %i, 16;\nshl.b32 %r3, 0xffff, %r3;\nand.b32 %r4, %i, 24;\nsetp.eq.u32 %p1, %r4, 8;\nmov.u32 %r5, 0;\n\
+         @%p1 bra LATER;\nHERE:\nredux.sync.add.u32 %r2, %r5, %r3;\nst.global.u32 [%at], %r2;\nret;\n\
+         LATER:\nmov.u32 %r5, 3;\nbra HERE;",
+        |lane| if lane < 16 { 24 } else { 0 },
+    ));
     // Half of the lanes have exited, and are not waited for.
     cases.push(case(
         "st.global.u64 [%at], 1;\nsetp.ge.u32 %p1, %i, 16;\n@%p1 exit;\nvote.sync.ballot.b32 %r2, 1, 0xffffffff;\nst.global.u32 [%at], %r2;",
