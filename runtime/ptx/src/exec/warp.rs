@@ -415,7 +415,11 @@ impl Warp {
                 return None;
             }
             Flow::WaitAtBarrier => self.fragments[part].wait = Wait::At(self.lanes.barrier),
-            Flow::WaitForLanes => self.fragments[part].wait = Wait::For(self.lanes.needed),
+            Flow::WaitForLanes => {
+                self.fragments[part].wait = Wait::For(self.lanes.needed);
+                // The lanes that it needs may wait here already, if it came from behind.
+                self.join(part);
+            }
             Flow::Fault => return Some(place),
         }
         None

@@ -6,6 +6,8 @@ use crate::table::{Form, Want, check};
 use crate::{floats, halves};
 use std::cmp::Ordering;
 
+/// A type with its modifiers, its register, its edges, and its comparisons.
+type Kind = (String, &'static str, Vec<u64>, Vec<(&'static str, Compare)>);
 type Compare = std::rc::Rc<dyn Fn(u64, u64) -> bool>;
 
 /// A comparison of 9.3.1: whether it is true of an order, or without one.
@@ -26,7 +28,7 @@ fn is_true(name: &str, order: Option<Ordering>) -> bool {
 }
 
 /// The type and its registers, the names of comparisons, and what they compute.
-fn kinds() -> Vec<(String, &'static str, Vec<u64>, Vec<(&'static str, Compare)>)> {
+fn kinds() -> Vec<Kind> {
     let mut kinds = Vec::new();
     let integers = ALL.map(|ty| (ty.name.to_owned(), ty));
     let bits = [("b16", U16), ("b32", U32), ("b64", U64)].map(|(name, ty)| (name.to_owned(), ty));

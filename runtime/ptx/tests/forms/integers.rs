@@ -175,7 +175,7 @@ pub(crate) fn arithmetic() -> Vec<Form> {
     }
     forms.push(same("add.sat", S32, 2, |x| saturated(x[0] + x[1])));
     forms.push(same("sub.sat", S32, 2, |x| saturated(x[0] - x[1])));
-    forms.push(same("mad.hi.sat", S32, 3, |x| saturated((x[0] * x[1] >> 32) + x[2])));
+    forms.push(same("mad.hi.sat", S32, 3, |x| saturated(((x[0] * x[1]) >> 32) + x[2])));
     forms.push(same("min.relu", S32, 2, |x| x[0].min(x[1]).max(0)));
     forms.push(same("max.relu", S32, 2, |x| x[0].max(x[1]).max(0)));
     forms

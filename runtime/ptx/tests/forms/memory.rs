@@ -158,9 +158,11 @@ fn stores_write_the_lowest_bits_of_registers_and_nothing_else() {
     }
 }
 
-/// Programs whose output is, for each lane, what the function returns.
-fn simple() -> Vec<(Program, fn(u64) -> u64)> {
-    let mut programs: Vec<(Program, fn(u64) -> u64)> = Vec::new();
+/// A program, and what it gives for each lane.
+type Case = (Program, fn(u64) -> u64);
+
+fn simple() -> Vec<Case> {
+    let mut programs: Vec<Case> = Vec::new();
     let mut add = |before: &str, body: &str, of: fn(u64) -> u64| {
         let body = format!("add.s64 %at, %at, %out;\n{body}\nret;");
         programs.push((Program { before: before.to_owned(), ..Program::new(body) }, of));
@@ -234,6 +236,32 @@ fn simple() -> Vec<(Program, fn(u64) -> u64)> {
         "",
         "st.global.v2.u32 [%at], {%i, %i};\nld.global.v2.u32 {_, %r1}, [%at];\nst.global.u64 [%at], 0;\nst.global.u32 [%at], %r1;",
         |i| i,
+    );
+    // 4.5: constants as operands
+    add(
+        "",
+        "cvt.u16.u32 %h1, %i;\nadd.s16 %h1, %h1, -3;\ncvt.s32.s16 %r1, %h1;\nmad.lo.s32 %r1, %r1, -2, 0x10;\n\
+         shl.b32 %r2, 1, %i;\nmov.b64 %rd1, {%r1, %r2};\nst.global.u64 [%at], %rd1;",
+        |i| (1 << i & 0xffff_ffff) << 32 | (22 - 2 * i as i64) as u64 & 0xffff_ffff,
+    );
+    add(
+        "",
+        "cvt.rn.f64.u32 %fd1, %i;\nfma.rn.f64 %fd1, %fd1, 0d3FE0000000000000, -1.5;\nadd.f64 %fd1, %fd1, 2.0;\n\
+         setp.lt.f64 %p1, %fd1, 0d4010000000000000;\nselp.f64 %fd1, %fd1, 0dBFF0000000000000, %p1;\n\
+         st.global.f64 [%at], %fd1;",
+        |i| if i < 7 { (i as f64 / 2.0 + 0.5).to_bits() } else { (-1.0f64).to_bits() },
+    );
+    add(
+        "",
+        "cvt.rn.f32.s32 %f1, -5;\ncvt.rn.f32.u32 %f2, %i;\nfma.rn.f32 %f1, %f2, 0f40000000, %f1;\n\
+         mul.f32 %f1, %f1, 0fBF800000;\nst.global.f32 [%at], %f1;",
+        |i| (5.0 - 2.0 * i as f32).to_bits().into(),
+    );
+    add(
+        "",
+        "cvt.u64.u32 %rd1, %i;\nadd.s64 %rd1, %rd1, -8;\nsetp.lt.s64 %p1, %rd1, -1;\nselp.b64 %rd1, %rd1, 0x123456789, %p1;\n\
+         st.global.u64 [%at], %rd1;",
+        |i| if i < 7 { (i as i64 - 8) as u64 } else { 0x1_2345_6789 },
     );
     // Kinds of loads and stores that are plain here.
     add(

@@ -42,6 +42,9 @@ impl Want {
     }
 }
 
+/// The result for the values of the sources.
+type Expected = Box<dyn Fn(&[u64]) -> Want>;
+
 /// A form of an instruction, with the values on which it is run.
 pub(crate) struct Form {
     pub(crate) opcode: String,
@@ -52,7 +55,7 @@ pub(crate) struct Form {
     /// What follows the sources.
     pub(crate) end: String,
     pub(crate) inputs: Vec<Vec<u64>>,
-    pub(crate) want: Box<dyn Fn(&[u64]) -> Want>,
+    pub(crate) want: Expected,
 }
 
 impl Form {
@@ -124,14 +127,13 @@ impl Form {
 
     fn problem(&self) -> Option<String> {
         let found = self.program().run();
-        let wrong = self.inputs.iter().zip(found).find_map(|(input, found)| {
+        self.inputs.iter().zip(found).find_map(|(input, found)| {
             let want = (self.want)(input);
             (!want.is(found)).then(|| {
                 let input: Vec<String> = input.iter().map(|value| format!("{value:#x}")).collect();
                 format!("{}{} of {}: {found:#x}; expected {want:x?}", self.opcode, self.end, input.join(", "))
             })
-        });
-        wrong
+        })
     }
 }
 

@@ -175,6 +175,13 @@ fn votes() -> Vec<Case> {
             if lane > 20 { 0xffe0_0000 } else { 0xffff_ffff }
         },
     ));
+    // Lanes 8 to 15 arrive later, from behind. Only the lower half waits for them.
+    cases.push(case(
+        "and.b32 %r3, %i, 16;\nshl.b32 %r3, 0xffff, %r3;\nand.b32 %r4, %i, 24;\nsetp.eq.u32 %p1, %r4, 8;\nmov.u32 %r5, 0;\n\
+         @%p1 bra LATER;\nHERE:\nredux.sync.add.u32 %r2, %r5, %r3;\nst.global.u32 [%at], %r2;\nret;\n\
+         LATER:\nmov.u32 %r5, 3;\nbra HERE;",
+        |lane| if lane < 16 { 24 } else { 0 },
+    ));
     // Half of the lanes have exited, and are not waited for.
     cases.push(case(
         "st.global.u64 [%at], 1;\nsetp.ge.u32 %p1, %i, 16;\n@%p1 exit;\nvote.sync.ballot.b32 %r2, 1, 0xffffffff;\nst.global.u32 [%at], %r2;",
@@ -231,11 +238,14 @@ fn barriers_reduce_over_all_threads() {
     barriers().into_iter().for_each(|(program, of)| program.gives(of));
 }
 
+/// A register's value in a thread, from the numbers of its block and of itself in that.
+type OfThread = Box<dyn Fn(u64, u64) -> u64>;
+
 /// Special registers in a grid of 2 × 3 × 2 blocks of 5 × 3 × 4 threads.
 fn specials() -> Vec<Case> {
     let split = |n: u64, [x, y, _]: [u64; 3]| [n % x, n / x % y, n / x / y];
     let (grid, block) = ([2, 3, 2], [5u64, 3, 4]);
-    let mut registers: Vec<(String, Box<dyn Fn(u64, u64) -> u64>)> = Vec::new();
+    let mut registers: Vec<(String, OfThread)> = Vec::new();
     for (axis, name) in ["x", "y", "z"].into_iter().enumerate() {
         registers.push((format!("%tid.{name}"), Box::new(move |_, thread| split(thread, block)[axis])));
         registers.push((format!("%ctaid.{name}"), Box::new(move |number, _| split(number, grid)[axis])));
@@ -254,7 +264,7 @@ fn specials() -> Vec<Case> {
         .push(("%lanemask_ge".to_owned(), Box::new(|_, thread| 0xffff_ffff & !((1 << (thread % 32)) - 1))));
     registers.push(("%dynamic_smem_size".to_owned(), Box::new(|_, _| 48)));
     registers.push(("WARP_SZ".to_owned(), Box::new(|_, _| 32)));
-    let of = |(name, of): (String, Box<dyn Fn(u64, u64) -> u64>)| {
+    let of = |(name, of): (String, OfThread)| {
         let number = "\
 mov.u32 %r2, %ctaid.z;\nmad.lo.u32 %r2, %r2, 3, 0;\nmov.u32 %r3, %ctaid.y;\nadd.u32 %r2, %r2, %r3;\nmov.u32 %r3, %ctaid.x;
 mad.lo.u32 %r2, %r2, 2, %r3;\nmov.u32 %r4, %tid.z;\nmov.u32 %r5, %tid.y;\nmad.lo.u32 %r4, %r4, 3, %r5;\nmov.u32 %r5, %tid.x;
