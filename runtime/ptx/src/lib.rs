@@ -5,6 +5,43 @@
 //! of **blocks** (PTX: CTAs) of **threads**. 32 threads of a block make a **warp**, and a thread is
 //! a **lane** of its warp.
 //!
+//! # Examples
+//! ```
+//! use warpline_ptx::{Config, Memory, Module, Region};
+//!
+//! let module = Module::new(
+//!     ".version 8.0 .target sm_70 .address_size 64
+//!     .visible .entry double(.param .u64 x) {
+//!         .reg .b32 %r<3>; .reg .b64 %rd<3>;
+//!         ld.param.u64 %rd1, [x];
+//!         mov.u32 %r1, %tid.x;
+//!         mul.wide.u32 %rd2, %r1, 4;
+//!         add.u64 %rd1, %rd1, %rd2;
+//!         ld.global.u32 %r2, [%rd1];
+//!         add.u32 %r2, %r2, %r2;
+//!         st.global.u32 [%rd1], %r2;
+//!         ret;
+//!     }",
+//! )?;
+//! let kernel = module.kernel("double")?;
+//! let mut x = [1u32, 2, 3, 4];
+//! let start = x.as_mut_ptr().expose_provenance() as u64;
+//! let region =
+//!     Region { name: "x".to_owned(), start, len_bytes: 16, is_writable: true, element_bytes: 4 };
+//! let launch = |threads| {
+//!     let memory = Memory::Regions(vec![region.clone()]);
+//!     // SAFETY: the region is `x`, which nothing else uses meanwhile.
+//!     unsafe { kernel.launch(&Config::linear(1, threads), &start.to_le_bytes(), memory) }
+//! };
+//! launch(4)?;
+//! let fault = launch(5).unwrap_err();
+//! assert_eq!(x, [4, 8, 12, 16]);
+//! let text = fault.to_string();
+//! assert!(text.starts_with("double failed in thread [4, 0, 0] of block [0, 0, 0] (PTX line 7): "));
+//! assert!(text.ends_with("which is element 4 of x, and it has 4 elements; mend the index"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Modules
 //! In this order they explain each other:
 //! * `text`: the parser, from a PTX text to statements;
