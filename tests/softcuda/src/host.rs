@@ -97,7 +97,7 @@ pub(crate) fn find(address: usize, len: usize) -> Kind {
 fn look_up(ranges: &[Locked], address: usize, len: usize) -> Kind {
     let end = address.saturating_add(len);
     // Only the last range that begins before the end can contain all of it.
-    let after = ranges.partition_point(|range| range.start < end.max(address + 1));
+    let after = ranges.partition_point(|range| range.start < end.max(address.saturating_add(1)));
     match after.checked_sub(1).map(|place| ranges[place]) {
         Some(range) if range.start <= address && end <= range.start + range.len => {
             if len == 0 && address == range.start + range.len { Kind::Pageable } else { Kind::Locked(range) }
@@ -370,5 +370,6 @@ mod tests {
         assert_eq!(kind(206, 3), 1);
         assert_eq!(kind(90, 11), 1);
         assert_eq!(kind(0, 1000), 1);
+        assert_eq!(kind(usize::MAX, 1), 0, "an argument may be any number");
     }
 }
