@@ -182,7 +182,7 @@
 //! | `SOFTCUDA_CONNECTIONS=n` | hardware queues that a context's streams share, see below |
 //! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with one current context exclude each other, see below |
 //! | `SOFTCUDA_ALLOC_WAITS=1` | allocating, page-locking and loading wait for work, see below |
-//! | `SOFTCUDA_KERNELS=ptx` | kernels with a twin run their PTX too, if they have any (`twins`) |
+//! | `SOFTCUDA_KERNELS=ptx` | kernels with a twin run their PTX, see below (`twins`) |
 //! | `SOFTCUDA_GRAPH_SEED=n` | varies the order of nodes from a graph's third launch on (0) |
 //! | `SOFTCUDA_CAPTURE_STRICT=1` | more calls are potentially unsafe beside a capture, see below |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
@@ -211,6 +211,9 @@
 //! names end in `Synchronize`, and those about devices or about the current context. A deadlock can
 //! follow: one thread frees memory while the host holds a stream, and the thread that would release
 //! the stream makes another call first.
+//!
+//! `SOFTCUDA_KERNELS=ptx`: a kernel with a twin runs its PTX. It runs the twin if it is in an image, or
+//! if its PTX does nothing, because such a text only declares the parameters.
 //!
 //! `SOFTCUDA_IMMEDIATE`: measures a host's cost of calling the driver. Calls do their bookkeeping
 //! and return, and events are complete immediately. `cuStreamWriteValue` stores its word, and
