@@ -87,11 +87,8 @@ fn print(printed: &str) {
     }
 }
 
-/// Returns the code that the driver reports for a fault of a kernel.
-///
-/// `__trap` is an unspecified launch failure (CUDA C++ Programming Guide, "Trap Function", leaves
-/// the code open). A barrier that threads never reach hangs on a GPU. Here it is the code of a
-/// launch that a watchdog ended.
+/// Returns the code that the driver reports for a fault of a kernel. The crate's documentation lists
+/// them.
 fn code_of(kind: &FaultKind) -> Code {
     match kind {
         FaultKind::Misaligned { .. } => Code::MISALIGNED_ADDRESS,

@@ -370,5 +370,6 @@ mod tests {
         assert_eq!(kind(206, 3), 1);
         assert_eq!(kind(90, 11), 1);
         assert_eq!(kind(0, 1000), 1);
+        assert_eq!(kind(usize::MAX, 1), 0, "an argument may be any number");
     }
 }

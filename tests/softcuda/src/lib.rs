@@ -12,10 +12,10 @@
 //! toolkit's folder of that name (NVIDIA/warp #219).
 //!
 //! A program that uses Warpline needs nothing else: the runtime registers the CPU form of each
-//! kernel that it loads. Other programs find `softcudaRegisterKernel` with `dlsym` and register a
-//! CPU form, a *twin*, for each kernel that they launch. Device code itself never runs. PTX text is
-//! parsed for its declarations, so wrong parameters are detected. An image that begins like an ELF
-//! file or a fat binary is assumed to contain every registered kernel.
+//! kernel that it loads. Other programs may find `softcudaRegisterKernel` with `dlsym` and register
+//! a CPU form, a *twin*. A launch of a kernel with a twin runs the twin. Any other launch runs the
+//! kernel's PTX, see "Device code". An image that begins like an ELF file or a fat binary is assumed
+//! to contain every registered kernel, and only those run.
 //!
 //! ```c
 //! typedef struct {
@@ -90,6 +90,29 @@
 //! Arrays, textures, virtual memory, IPC and profiling are missing, and so are their symbols.
 //! `cuGetExportTable` finds no table.
 //!
+//! # Device code
+//! `warpline-ptx` runs the PTX of kernels that have no twin. The rules of its memory are those of
+//! `executor.rs`. A launch of a kernel with an instruction that `warpline-ptx` does not support is
+//! refused with `CUDA_ERROR_NOT_SUPPORTED`, and the reason is written to stderr.
+//!
+//! A kernel may use all memory that is live when it runs: device memory that its context reaches,
+//! managed memory and mapped page-locked memory. What it prints is on standard output when the
+//! launch has finished; if the launch fails, it is lost. A failed launch poisons the context, and
+//! the report on stderr names the thread, the line and the nearest allocation:
+//!
+//! | fault | code |
+//! |---|---|
+//! | access outside of memory, also of shared and local memory | 700, illegal address |
+//! | misaligned access | 716 |
+//! | failed `assert` | 710 |
+//! | `trap` | 719, launch failed |
+//! | threads that wait for each other forever | 702, launch timeout |
+//! | call of an address that is no function | 718 |
+//! | local memory that overflows in recursion | 714 |
+//!
+//! cuda.h describes these codes. No source says which code `trap` gives; a program's other failures
+//! are 719. A GPU hangs where 702 is returned here.
+//!
 //! # Requirements of device code
 //! Loading compares PTX with the driver's version and the device's compute capability. The table of
 //! PTX versions follows the PTX ISA's release notes; drivers refuse newer ones with 222 (openmm
@@ -159,6 +182,7 @@
 //! | `SOFTCUDA_CONNECTIONS=n` | hardware queues that a context's streams share, see below |
 //! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with one current context exclude each other, see below |
 //! | `SOFTCUDA_ALLOC_WAITS=1` | allocating, page-locking and loading wait for work, see below |
+//! | `SOFTCUDA_KERNELS=ptx` | kernels with a twin run their PTX, see below (`twins`) |
 //! | `SOFTCUDA_GRAPH_SEED=n` | varies the order of nodes from a graph's third launch on (0) |
 //! | `SOFTCUDA_CAPTURE_STRICT=1` | more calls are potentially unsafe beside a capture, see below |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
@@ -187,6 +211,9 @@
 //! names end in `Synchronize`, and those about devices or about the current context. A deadlock can
 //! follow: one thread frees memory while the host holds a stream, and the thread that would release
 //! the stream makes another call first.
+//!
+//! `SOFTCUDA_KERNELS=ptx`: a kernel with a twin runs its PTX. It runs the twin if it is in an image, or
+//! if its PTX does nothing, because such a text only declares the parameters.
 //!
 //! `SOFTCUDA_IMMEDIATE`: measures a host's cost of calling the driver. Calls do their bookkeeping
 //! and return, and events are complete immediately. `cuStreamWriteValue` stores its word, and

@@ -316,9 +316,9 @@ impl Function {
         }
     }
 
-    /// Returns true if it has device code, which can run unless it contains something unsupported.
+    /// Returns true if it has PTX that does something.
     pub(crate) fn has_device_code(&self) -> bool {
-        self.code.is_some()
+        self.declared.as_ref().is_some_and(|entry| !entry.is_empty)
     }
 
     /// Returns the kernel that runs its device code. Fails if that contains something that cannot

@@ -26,6 +26,8 @@ pub(crate) struct Entry {
     pub(crate) threads: Option<[u32; 3]>,
     /// Bytes of the shared variables that its body declares or names.
     pub(crate) shared_bytes: u32,
+    /// True if its body does nothing, as in a text that only declares a kernel for its twin.
+    pub(crate) is_empty: bool,
 }
 
 /// The place of a parameter.
@@ -96,6 +98,8 @@ fn entry(function: &Function<'_>, shared: &BTreeMap<&str, usize>) -> Result<Entr
             _ => {}
         }
     }
+    let does_something = |statement: &Statement<'_>| matches!(statement, Statement::Instruction(instruction) if instruction.opcode != "ret");
+    entry.is_empty = !function.body.iter().flatten().any(does_something);
     let (mut bytes, mut named) = (0usize, BTreeSet::new());
     for statement in function.body.iter().flatten() {
         match statement {

@@ -9,7 +9,7 @@
 //!    on each side, so that one of the two sees the other.
 //! 3. A scheduler clears a sleeper's bit before it wakes the sleeper: two schedulers wake two
 //!    sleepers.
-//! 4. A stream that waits is in none of these queues. Only a twin may block a worker.
+//! 4. A stream that waits is in none of these queues. Only a kernel may block a worker.
 //! 5. Host functions may block. They run on a thread of their own, one after the other.
 
 use crate::stream::Stream;

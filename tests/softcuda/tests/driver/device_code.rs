@@ -86,6 +86,18 @@ fn a_kernel_with_a_twin_runs_its_ptx_if_the_setting_says_so() {
     }
 }
 
+#[test]
+fn a_kernel_whose_ptx_does_nothing_runs_its_twin_in_any_case() {
+    in_child(&[("SOFTCUDA_KERNELS", "ptx")], || {
+        start();
+        assert_eq!(register("k", &ADD_PARAMS, 0, add_half), 0);
+        let (add, stream, x) = (kernel(ADD_LIST, ""), stream(), upload(&[1.0]));
+        assert_eq!(launch_add(add, stream, x, 1.0, 1), 0);
+        ok!(cuStreamSynchronize(stream));
+        assert_eq!(floats::<1>(x), [1.5]);
+    });
+}
+
 extern "C" fn add_half(params: *const *const c_void, _: *const c_void, _: *const c_void) -> std::ffi::c_int {
     // SAFETY: the driver passes a pointer to the float that the test allocated.
     unsafe { *(*params).cast::<*mut f32>().read() += 0.5 };
