@@ -320,16 +320,16 @@ impl Check {
             seed: (launch.seed != 0).then_some(launch.seed),
             ..ptx::Config::linear(1, 1)
         };
-        // SAFETY: launch needs regions that are valid until it returns, and that other code does not
-        // access meanwhile. They are the memory of `self`, which is borrowed exclusively, or a part
-        // of it.
+        // SAFETY: launch needs regions that are valid until it returns, and that other code does
+        // not access meanwhile. They are the memory of `self`, which is borrowed exclusively, or a
+        // part of it.
         let printed = unsafe { kernel.launch(&config, &params, ptx::Memory::Regions(regions)) }?;
         assert_eq!(printed, "", "{}", self.kernel.name);
         Ok(())
     }
 }
 
-/// What is wrong with a run of PTX.
+/// The problem of a run of PTX.
 #[derive(Debug)]
 pub enum Problem {
     /// It failed.

@@ -1,9 +1,9 @@
 //! The barriers of the committed PTX are needed: without one, some order of the warps gives a wrong
 //! result.
 //!
-//! The tests remove one barrier at a time from a text, run the kernel with several seeds and compare
-//! values. A warp runs its lanes together, so a barrier that separates threads of the same warp
-//! changes no value. [`NEEDS_THE_RACE_CHECK`] lists these.
+//! The tests remove one barrier at a time from a text, run the kernel with several seeds and
+//! compare values. A warp runs its lanes together, so a barrier that separates threads of the same
+//! warp changes no value. [`NEEDS_THE_RACE_CHECK`] lists these.
 #![cfg(target_os = "linux")]
 
 use host_check::{Agree, Check, Launch, load, plain, ptx_texts};
@@ -14,14 +14,15 @@ use warpline_runtime::kernel::{Kernel, LaunchConfig};
 
 const SEEDS: u64 = 8;
 
-/// The steps of `folded` (fold.cuh) with 16 lanes and fewer. Lanes 0 to 31 were written by the threads
-/// 0 to 31 in the step before, and the threads 0 to 15 read them. In smaller blocks there is one warp.
+/// The steps of `folded` (fold.cuh) with 16 lanes and fewer. Lanes 0 to 31 were written by the
+/// threads 0 to 31 in the step before, and the threads 0 to 15 read them. In smaller blocks there
+/// is one warp.
 const LAST_STEPS: &str = "warp 0 alone writes and reads the last 32 lanes";
-/// The barrier of `maxima` behind a run. Thread 0 reads the lanes 0 and 1 last, and the threads 0 and
-/// 1 overwrite them in the next run. Lanes from 2 on were read before an earlier barrier.
+/// The barrier of `maxima` behind a run. Thread 0 reads the lanes 0 and 1 last, and the threads 0
+/// and 1 overwrite them in the next run. Lanes from 2 on were read before an earlier barrier.
 const NEXT_RUN: &str = "thread 1 overwrites what thread 0 read";
-/// The last steps within chunks of `sum_of_run` (sum.cuh). The threads 0 to 31 wrote the lanes that the
-/// threads of warp 0 read next, since there are at most 32 chunks with one lane each, and in
+/// The last steps within chunks of `sum_of_run` (sum.cuh). The threads 0 to 31 wrote the lanes that
+/// the threads of warp 0 read next, since there are at most 32 chunks with one lane each, and in
 /// `sum_runs` at most 16 with two lanes.
 const LAST_LANES: &str = "warp 0 alone writes and reads the last lanes of all chunks";
 

@@ -58,11 +58,11 @@ impl Module {
         Self::load(text.into(), |_, _| None)
     }
 
-    /// Reads a PTX text whose variables are in the caller's memory. `place` returns the address of a
-    /// variable, as kernels see it, from the variable's name and its size in bytes.
+    /// Reads a PTX text whose variables are in the caller's memory. `place` returns the address of
+    /// a variable, as kernels see it, from the variable's name and its size in bytes.
     ///
-    /// The caller writes the [`initial_values`](Self::initial_values) there before the first launch.
-    /// Launches need a [`Memory`] that has these addresses.
+    /// The caller writes the [`initial_values`](Self::initial_values) there before the first
+    /// launch. Launches need a [`Memory`] that has these addresses.
     ///
     /// # Errors
     /// [`LoadError`], with the line of the text.
@@ -127,7 +127,7 @@ pub struct Config {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Whether each block may wait for each other one.
+    /// True if each block may wait for each other one.
     pub is_cooperative: bool,
     /// The number of threads of the host that run blocks.
     pub threads: usize,
@@ -137,8 +137,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the configuration of `blocks` blocks of `threads` threads, in x, on one thread of the
-    /// host.
+    /// Returns the configuration of `blocks` blocks of `threads` threads, in x, on one thread of
+    /// the host.
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
         Config { grid, block, shared_bytes: 0, is_cooperative: false, threads: 1, seed: None }

@@ -15,7 +15,7 @@ fn kernel(case: &Case) -> Kernel {
     module.kernel(&case.kernel).unwrap_or_else(|error| panic!("{}: {error}", case.file))
 }
 
-/// What a launch left behind.
+/// The results of a launch.
 struct Ran {
     arrays: Vec<(String, Values)>,
     result: Result<String, Box<Fault>>,
@@ -51,8 +51,8 @@ fn run(case: &Case, kernel: &Kernel, config: &Config) -> Ran {
         params.extend(start.to_le_bytes());
         memory.push(Some(words));
     }
-    // SAFETY: launch needs regions that are valid and that nothing else accesses meanwhile: they are
-    // the vectors above.
+    // SAFETY: launch needs regions that are valid and that nothing else accesses meanwhile: they
+    // are the vectors above.
     let result = unsafe { kernel.launch(config, &params, Memory::Regions(regions)) };
     let arrays = case.parameters.iter().zip(memory).filter_map(|(parameter, words)| {
         let bytes: Vec<u8> = words?.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -130,8 +130,8 @@ fn sound_kernels_give_the_same_results_in_any_order_of_warps() {
 }
 
 /// Faults that are not looked for yet: a lane that names others which have exited, two kinds of
-/// barrier that meet, and a read of the padding behind a local array. Races and reads of memory that
-/// nothing wrote are not looked for either.
+/// barrier that meet, and a read of the padding behind a local array. Races and reads of memory
+/// that nothing wrote are not looked for either.
 const NOT_FOUND: [&str; 3] = ["matrix_vector.sync", "stencil_2d.sync", "generic_pointers.bounds"];
 
 /// Returns whether a fault is of the kind that was planted.

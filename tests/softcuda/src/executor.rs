@@ -87,8 +87,8 @@ fn print(printed: &str) {
     }
 }
 
-/// Returns the code that the driver reports for a fault of a kernel. The crate's documentation lists
-/// them.
+/// Returns the code that the driver reports for a fault of a kernel. The crate's documentation
+/// lists them.
 fn code_of(kind: &FaultKind) -> Code {
     match kind {
         FaultKind::Misaligned { .. } => Code::MISALIGNED_ADDRESS,

@@ -27,7 +27,7 @@ pub(crate) struct LaunchWork {
     body: Body,
 }
 
-/// What a launch runs.
+/// The code that a launch runs.
 enum Body {
     Twin(TwinLaunch),
     Ptx(PtxLaunch),

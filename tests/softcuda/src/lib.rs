@@ -14,8 +14,8 @@
 //! A program that uses Warpline needs nothing else: the runtime registers the CPU form of each
 //! kernel that it loads. Other programs may find `softcudaRegisterKernel` with `dlsym` and register
 //! a CPU form, a *twin*. A launch of a kernel with a twin runs the twin. Any other launch runs the
-//! kernel's PTX, see "Device code". An image that begins like an ELF file or a fat binary is assumed
-//! to contain every registered kernel, and only those run.
+//! kernel's PTX, see "Device code". An image that begins like an ELF file or a fat binary is
+//! assumed to contain every registered kernel, and only those run.
 //!
 //! ```c
 //! typedef struct {
@@ -212,8 +212,8 @@
 //! follow: one thread frees memory while the host holds a stream, and the thread that would release
 //! the stream makes another call first.
 //!
-//! `SOFTCUDA_KERNELS=ptx`: a kernel with a twin runs its PTX. It runs the twin if it is in an image, or
-//! if its PTX does nothing, because such a text only declares the parameters.
+//! `SOFTCUDA_KERNELS=ptx`: a kernel with a twin runs its PTX. It runs the twin if it is in an
+//! image, or if its PTX does nothing, because such a text only declares the parameters.
 //!
 //! `SOFTCUDA_IMMEDIATE`: measures a host's cost of calling the driver. Calls do their bookkeeping
 //! and return, and events are complete immediately. `cuStreamWriteValue` stores its word, and

@@ -1,7 +1,8 @@
 //! The declarations in PTX text: its version and target, and its entries with their parameters and
 //! limits.
 //!
-//! The text is parsed by `warpline-ptx`, which also has the module's variables and runs its kernels.
+//! The text is parsed by `warpline-ptx`, which also has the module's variables and runs its
+//! kernels.
 
 use crate::target::{Target, Version};
 use std::collections::{BTreeMap, BTreeSet};

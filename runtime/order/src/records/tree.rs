@@ -4,8 +4,8 @@
 //! So a search skips a node whose records lie elsewhere, and a search for unordered uses also skips
 //! a node whose newest uses are all ordered. One stream that has written a million slices is
 //! skipped at the root. A node names at most `MOST_USERS` streams. With more, it is never skipped
-//! because of order. A search for covered records skips a node whose records, or their runs, are all
-//! longer than the covering range: a row covers none of a million columns, and a column no row.
+//! because of order. A search for covered records skips a node whose records, or their runs, are
+//! all longer than the covering range: a row covers none of a million columns, and a column no row.
 //!
 //! A node never knows too little: the start of its records may be too low, their end and the
 //! tickets too high, and so on. After a record was replaced or taken back they may stay so for a

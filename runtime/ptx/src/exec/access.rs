@@ -1,7 +1,7 @@
 //! Instructions that load, store and form addresses.
 //!
-//! Of an op, `a` is the row of the address and `extra` what is added to it. `d`, `b`, `c` and `e` are
-//! the elements.
+//! Of an op, `a` is the row of the address and `extra` what is added to it. `d`, `b`, `c` and `e`
+//! are the elements.
 
 use super::context::Context;
 use super::fault::FaultKind;
@@ -11,7 +11,7 @@ use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
 use super::warp::Lanes;
 
-/// Where the addresses of an instruction point.
+/// The memory to which the addresses of an instruction point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     /// Memory of the launch or the module alone: `.global` and `.const`.
@@ -190,8 +190,8 @@ fn first(mask: Mask, is_it: impl Fn(usize) -> bool) -> Option<usize> {
     (0..LANES).find(|lane| mask >> lane & 1 == 1 && is_it(*lane))
 }
 
-/// Replaces the address of each lane by that of the host. Returns the first lane that may not access
-/// its own.
+/// Replaces the address of each lane by that of the host. Returns the first lane that may not
+/// access its own.
 #[cold]
 fn global(
     addresses: &mut [u64; LANES],

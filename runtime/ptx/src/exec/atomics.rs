@@ -27,7 +27,7 @@ trait Word: Element + Copy {
     /// Replaces the word at an address by what `change` returns for it. Returns the old one.
     ///
     /// # Safety
-    /// As for [`Element::store`].
+    /// The conditions are those of [`Element::store`].
     unsafe fn update(address: u64, change: impl FnMut(Self) -> Self) -> Self;
 }
 

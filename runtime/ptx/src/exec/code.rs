@@ -34,7 +34,7 @@ pub(crate) struct Code {
     pub(crate) local_bytes: u32,
 }
 
-/// Where an op comes from.
+/// The lines that an op comes from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) ptx: u32,
@@ -54,6 +54,6 @@ pub(crate) struct Function {
     pub(crate) predicates: (u32, u32),
     /// The bytes of local memory of one call: parameters, results and variables.
     pub(crate) frame_bytes: u32,
-    /// Whether a call of it may happen within another call of it. Then its registers are saved.
+    /// True if a call of it may happen within another call of it. Then its registers are saved.
     pub(crate) may_recur: bool,
 }

@@ -1,4 +1,4 @@
-//! What all threads of a block share, and the launch that it belongs to.
+//! The state that all threads of a block share, and the launch that it belongs to.
 
 use super::code::Code;
 use super::memory::Regions;
@@ -17,7 +17,7 @@ pub(crate) struct Launch<'a> {
     /// The bytes of shared memory of a block: of its variables and the launch.
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared_bytes: u32,
-    /// What the kernel has printed.
+    /// The text that the kernel has printed.
     pub(crate) printed: Mutex<String>,
     /// Asks all threads to stop.
     pub(crate) stop: AtomicBool,
@@ -35,7 +35,7 @@ impl Launch<'_> {
     }
 }
 
-/// What the threads of a block share.
+/// The state that the threads of a block share.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) launch: &'a Launch<'a>,

@@ -1,4 +1,4 @@
-//! What can fail while a kernel runs.
+//! The failures of a running kernel.
 
 use super::memory::{Access, Region};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// A failed launch: what failed, in which thread and at which line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// What failed.
+    /// The kind of a failure.
     pub kind: FaultKind,
     /// The kernel.
     pub kernel: String,
@@ -20,7 +20,7 @@ pub struct Fault {
     pub thread: [u32; 3],
 }
 
-/// What failed.
+/// The kind of a failure.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -30,14 +30,14 @@ pub enum FaultKind {
         address: u64,
         /// The number of bytes.
         bytes: u64,
-        /// Whether it reads or writes.
+        /// The kind of access.
         access: Access,
         /// The memory that is nearest to it.
         nearest: Option<Region>,
     },
     /// A write to memory that the launch may only read.
     ReadOnly {
-        /// That memory.
+        /// The memory.
         region: Region,
         /// The address of the first byte.
         address: u64,
@@ -50,7 +50,7 @@ pub enum FaultKind {
         offset: u64,
         /// The number of bytes.
         bytes: u64,
-        /// Whether it reads or writes.
+        /// The kind of access.
         access: Access,
         /// The number of bytes that the block has.
         len_bytes: u64,
@@ -61,7 +61,7 @@ pub enum FaultKind {
         offset: u64,
         /// The number of bytes.
         bytes: u64,
-        /// Whether it reads or writes.
+        /// The kind of access.
         access: Access,
         /// The number of bytes that the thread has.
         len_bytes: u64,

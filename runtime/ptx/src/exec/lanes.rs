@@ -106,8 +106,8 @@ pub(crate) trait Test {
 fn unary<O: Unary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
     let a = registers.source(op.a);
     let part = |first| {
-        // SAFETY: part needs registers that exist and are not borrowed: `set_parts` calls this while
-        // it holds no reference to a row.
+        // SAFETY: part needs registers that exist and are not borrowed: `set_parts` calls this
+        // while it holds no reference to a row.
         let a = unsafe { a.part(first) };
         std::array::from_fn(|lane| O::of(O::A::of(a[lane])))
     };
@@ -161,7 +161,7 @@ fn test<O: Test>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
     Flow::Next
 }
 
-/// Where the result of a comparison goes. PTX ISA 9.7.6, setp: `p = cmp op c; q = !cmp op c`.
+/// The destinations of a comparison's result. PTX ISA 9.7.6, setp: `p = cmp op c; q = !cmp op c`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Combination {
     pub(crate) with: Option<Bool>,

@@ -31,7 +31,7 @@ pub struct Region {
     pub start: u64,
     /// The number of its bytes.
     pub len_bytes: u64,
-    /// Whether the launch may write it.
+    /// True if the launch may write it.
     pub is_writable: bool,
     /// The size of one of its elements in bytes, for reports.
     pub element_bytes: u32,
@@ -164,7 +164,7 @@ pub(crate) trait Element: Copy {
     /// Stores the element at an address.
     ///
     /// # Safety
-    /// As for [`load`](Self::load), for writes.
+    /// The conditions are those of [`load`](Self::load), for writes.
     unsafe fn store(self, address: u64);
 
     /// Returns the bits, extended to 64: with the sign if the type has one.

@@ -27,7 +27,7 @@ pub(crate) struct Op {
     pub(crate) b: Row,
     pub(crate) c: Row,
     pub(crate) e: Row,
-    /// Where addresses point, and how they are given.
+    /// The memory to which addresses point, and the form in which they are given.
     pub(crate) window: Window,
     pub(crate) base: Base,
     /// A constant whose meaning depends on the instruction: an offset, a target, a table.
@@ -65,7 +65,7 @@ impl Guard {
     }
 }
 
-/// What a warp does after an instruction.
+/// The next step of a warp after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// It goes on with the next one.

@@ -1,7 +1,7 @@
 //! The functions of the CUDA runtime that kernels call: `vprintf` and `__assertfail`.
 //!
-//! Of an op, `a`, `b`, `c` and `e` are the offsets of the arguments in the frame, and `d` that of the
-//! result or `u32::MAX`.
+//! Of an op, `a`, `b`, `c` and `e` are the offsets of the arguments in the frame, and `d` that of
+//! the result or `u32::MAX`.
 
 use super::context::Context;
 use super::fault::FaultKind;
@@ -23,8 +23,8 @@ fn argument<T: Element>(lanes: &Lanes, lane: usize, offset: u32) -> u64 {
     unsafe { T::load(address) }.extended()
 }
 
-/// Loads bytes that a lane may read, up to `most` or until `ends`. Returns `None` if it may not read
-/// one of them.
+/// Loads bytes that a lane may read, up to `most` or until `ends`. Returns `None` if it may not
+/// read one of them.
 fn bytes(
     lanes: &Lanes,
     context: &Context<'_>,

@@ -81,8 +81,8 @@ impl Registers {
     /// Sets a register in the lanes of `mask`, a part at a time. `value` returns a part from the
     /// number of its first lane.
     ///
-    /// The parts are small enough for the registers of the processor, so nothing is copied, although
-    /// the register may be a source too.
+    /// The parts are small enough for the registers of the processor, so nothing is copied,
+    /// although the register may be a source too.
     ///
     /// # Safety
     /// The sources that `value` reads are registers of `self`.
@@ -99,8 +99,8 @@ impl Registers {
             let new = value(first).map(Value::cell);
             // SAFETY: add needs to stay within the row: `first` is less than LANES.
             let part = unsafe { row.cast::<V::Cell>().add(first) };
-            // SAFETY: a reference needs valid memory that nothing else refers to: PART divides LANES,
-            // so the part lies within the row, and `value` has returned.
+            // SAFETY: a reference needs valid memory that nothing else refers to: PART divides
+            // LANES, so the part lies within the row, and `value` has returned.
             let part = unsafe { &mut *part.cast::<[V::Cell; PART]>() };
             if whole {
                 *part = new;
@@ -138,8 +138,8 @@ impl<C: Cell> Source<C> {
         debug_assert!(first.is_multiple_of(PART) && first < LANES);
         // SAFETY: add needs to stay within the row, in which `first` is.
         let part = unsafe { self.0.cast::<C>().add(first) };
-        // SAFETY: read needs a pointer to a part of the row: the row exists, as the caller promises,
-        // and PART divides LANES.
+        // SAFETY: read needs a pointer to a part of the row: the row exists, as the caller
+        // promises, and PART divides LANES.
         unsafe { part.cast::<[C; PART]>().read() }
     }
 }
@@ -160,7 +160,7 @@ pub(crate) enum Literal {
     F64,
 }
 
-/// What one lane of a row holds.
+/// The contents of a row in one lane.
 pub(crate) trait Cell: Copy {
     const KIND: Kind;
     fn row(registers: &Registers, at: Row) -> &[Self; LANES];

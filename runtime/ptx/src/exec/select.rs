@@ -20,8 +20,8 @@ pub(crate) fn by_predicate<C: Cell + Value<Cell = C>>(
     Flow::Next
 }
 
-/// `slct`: `d` is `a` where `c` is not negative, else `b`. `c` is an `i32`, or an `f32` if `extra` is
-/// 1 or, with `.ftz`, 2. PTX ISA 9.7.6.4, slct: -0 counts as 0, and NaN as negative.
+/// `slct`: `d` is `a` where `c` is not negative, else `b`. `c` is an `i32`, or an `f32` if `extra`
+/// is 1 or, with `.ftz`, 2. PTX ISA 9.7.6.4, slct: -0 counts as 0, and NaN as negative.
 pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(
     lanes: &mut Lanes,
     op: &Op,
@@ -40,7 +40,7 @@ pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(
     Flow::Next
 }
 
-/// What an instruction does with predicates.
+/// An operation on predicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Logic {
@@ -164,7 +164,7 @@ pub(crate) fn extend(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) ->
     Flow::Next
 }
 
-/// What an instruction with a carry does.
+/// An operation with a carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sum {
     Add,
@@ -173,7 +173,7 @@ pub(crate) enum Sum {
     MultiplyHigh,
 }
 
-/// What an op with a carry holds in `extra`.
+/// Returns the `extra` of an op with a carry.
 pub(crate) fn carry_extra(sum: Sum, takes: bool, gives: bool) -> u64 {
     sum as u64 | u64::from(takes) << 2 | u64::from(gives) << 3
 }

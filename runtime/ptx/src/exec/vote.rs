@@ -53,7 +53,7 @@ fn for_each_group(
     Flow::WaitForLanes
 }
 
-/// What a shuffle does with its lane number. PTX ISA 9.7.9.6, shfl.sync.
+/// The way in which a shuffle finds its source lane. PTX ISA 9.7.9.6, shfl.sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Shuffle {
@@ -185,7 +185,7 @@ pub(crate) fn match_extra(is_all: bool, is_wide: bool, predicate: Option<u32>) -
     predicate.map_or(NO_PREDICATE, u64::from) << 32 | u64::from(is_wide) << 1 | u64::from(is_all)
 }
 
-/// What `redux.sync` computes.
+/// The operation of `redux.sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Reduction {
@@ -244,7 +244,7 @@ pub(crate) fn elect(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> 
     })
 }
 
-/// What `bar.red` computes from the predicates of all threads.
+/// The operation of `bar.red` on the predicates of all threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum BarrierReduction {
@@ -258,8 +258,8 @@ pub(crate) fn barrier_extra(reduction: BarrierReduction, has_threads: bool, is_n
     u64::from(has_threads) | u64::from(is_negated) << 1 | (reduction as u64) << 2
 }
 
-/// `bar.red`: like [`barrier`](super::control::barrier), with predicate `c` and the result in `d`, a
-/// predicate or for a count a narrow row.
+/// `bar.red`: like [`barrier`](super::control::barrier), with predicate `c` and the result in `d`,
+/// a predicate or for a count a narrow row.
 pub(crate) fn barrier_reduce(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
     let simple = Op { extra: op.extra & 1, ..*op };
     lanes.barrier = barrier_of(lanes, &simple, mask);

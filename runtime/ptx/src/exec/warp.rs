@@ -11,8 +11,8 @@
 //!    is where compilers put the code that follows.
 //! 2. A fragment that has run for long while another one could run, as in a loop that waits for
 //!    another lane, has to let each other one run for as long. So every lane makes progress, as on
-//!    Volta and later (CUDA C++ Programming Guide, "Independent Thread Scheduling"). The longer this
-//!    goes on, the shorter the turns become.
+//!    Volta and later (CUDA C++ Programming Guide, "Independent Thread Scheduling"). The longer
+//!    this goes on, the shorter the turns become.
 //! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
 //!    with another one that reaches the same place, and then tries again.
 
@@ -27,7 +27,7 @@ use std::cmp::Reverse;
 const LONGEST_TURN: u32 = 4096;
 const SHORTEST_TURN: u32 = 64;
 
-/// What the instructions of a warp work on.
+/// The state that the instructions of a warp work on.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     pub(crate) registers: Registers,
@@ -44,7 +44,7 @@ pub(crate) struct Lanes {
     pub(crate) frame: u64,
     /// The place of each lane that [`Flow::JumpEach`] and [`Flow::CallEach`] go to.
     pub(crate) targets: [u32; LANES],
-    /// What [`Flow::WaitAtBarrier`] waits for.
+    /// The barrier that [`Flow::WaitAtBarrier`] waits for.
     pub(crate) barrier: Barrier,
     /// The lanes that [`Flow::WaitForLanes`] waits for.
     pub(crate) needed: Mask,
@@ -82,7 +82,7 @@ pub(crate) struct Barrier {
     pub(crate) threads: Option<u32>,
 }
 
-/// What a fragment waits for.
+/// The condition that a fragment waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Nothing,
@@ -501,7 +501,8 @@ impl Warp {
         }
     }
 
-    /// Lets the lanes that wait at a barrier go on behind it. Calls `each` for each fragment before.
+    /// Lets the lanes that wait at a barrier go on behind it. Calls `each` for each fragment
+    /// before.
     pub(crate) fn release(&mut self, id: u32, mut each: impl FnMut(&mut Lanes, Mask, u32)) {
         for fragment in &mut self.fragments {
             if matches!(fragment.wait, Wait::At(barrier) if barrier.id == id) {

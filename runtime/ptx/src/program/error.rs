@@ -1,4 +1,4 @@
-//! What cannot be lowered.
+//! The error for text that cannot be lowered.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use std::fmt;
 pub struct LowerError {
     /// The line of the text, from 1.
     pub line: u32,
-    /// What is wrong, and what to do.
+    /// The problem and the remedy.
     pub problem: String,
 }
 

@@ -115,7 +115,7 @@ pub(super) enum Side {
     To,
 }
 
-/// Where the parameters and results of a function are in its frame.
+/// The places of a function's parameters and results in its frame.
 pub(super) struct Layout {
     pub(super) params: Vec<(u64, u64)>,
     pub(super) results: Vec<(u64, u64)>,
@@ -170,8 +170,8 @@ impl<'m> Lowering<'m> {
         self.calls.insert((self.this.number, callee));
     }
 
-    /// Notes that the function calls an address. It may be that of any function in the initial value
-    /// of a variable.
+    /// Notes that the function calls an address. It may be that of any function in the initial
+    /// value of a variable.
     pub(super) fn note_call_of_address(&mut self) -> Result<(), LowerError> {
         fn names<'m>(init: &Init<'m>, found: &mut Vec<&'m str>) {
             match init {
@@ -719,8 +719,8 @@ impl<'m> Lowering<'m> {
         self.move_early_ops();
         let is_deep = self.code.functions.iter().any(|function| function.may_recur);
         let frames: u64 = self.code.functions.iter().map(|function| u64::from(function.frame_bytes)).sum();
-        // The memory of a thread without calls ends where its variables do, so that an access behind
-        // them is found.
+        // The memory of a thread without calls ends where its variables do, so that an access
+        // behind them is found.
         let frames = if count == 1 { self.last_frame_bytes } else { frames };
         let local = frames + if is_deep { u64::from(DEEP_STACK) } else { 0 };
         if local > 1 << 24 {

@@ -1,10 +1,10 @@
-//! What the names of a function mean.
+//! The meanings of the names in a function.
 
 use crate::exec::op::Row;
 use crate::exec::registers::Kind;
 use std::collections::HashMap;
 
-/// What a name means.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Meaning {
     Register(Register),

@@ -35,7 +35,7 @@ pub enum Space {
     Param,
 }
 
-/// Whether other modules see a name.
+/// The visibility of a name to other modules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Linkage {
     /// No directive: visible in this module alone.
@@ -181,8 +181,8 @@ pub struct Instruction<'a> {
 }
 
 impl<'a> Instruction<'a> {
-    /// Returns the parts of the opcode: `add`, `rn`, `f32`. The two colons of `.shared::cta` are not
-    /// a border.
+    /// Returns the parts of the opcode: `add`, `rn`, `f32`. The two colons of `.shared::cta` are
+    /// not a border.
     pub fn parts(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.opcode.split('.')
     }

@@ -110,8 +110,8 @@ pub(crate) fn integers() -> Vec<Form> {
     forms
 }
 
-/// Floats to integers. "NaN: zero if source is not .f64, and destination is not .s64, .u64. Otherwise
-/// 1 << (BitWidth(dst) - 1)".
+/// Floats to integers. "NaN: zero if source is not .f64, and destination is not .s64, .u64.
+/// Otherwise 1 << (BitWidth(dst) - 1)".
 pub(crate) fn to_integers() -> Vec<Form> {
     let mut forms = Vec::new();
     for to in INTEGERS {

@@ -17,7 +17,8 @@ pub(crate) fn edges(format: Format) -> &'static [u64] {
     if format == F16 { &EDGES_F16 } else { &EDGES_BF16 }
 }
 
-/// A form of halves and one of pairs. The other half of a pair has the same values in another order.
+/// A form of halves and one of pairs. The other half of a pair has the same values in another
+/// order.
 fn both(
     opcode: &str,
     format: Format,

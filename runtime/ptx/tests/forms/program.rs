@@ -77,8 +77,8 @@ mul.wide.u32 %at, %i, 8;
         };
         let params: Vec<u8> =
             [start, start + 16 * out as u64].iter().flat_map(|address| address.to_le_bytes()).collect();
-        // SAFETY: launch needs a region that is valid and that nothing else accesses meanwhile: it is
-        // the vector above.
+        // SAFETY: launch needs a region that is valid and that nothing else accesses meanwhile: it
+        // is the vector above.
         unsafe { kernel.launch(&self.config, &params, Memory::Regions(vec![region])) }?;
         let read = |at: usize| (memory[out + at / 2] >> (64 * (at % 2))) as u64;
         Ok((0..self.len).map(read).collect())

@@ -52,7 +52,7 @@ pub(crate) struct Form {
     /// `pred|pred` bit 0 is the first one, and bit 1 the second.
     pub(crate) result: &'static str,
     pub(crate) sources: Vec<&'static str>,
-    /// What follows the sources.
+    /// The text behind the sources.
     pub(crate) end: String,
     pub(crate) inputs: Vec<Vec<u64>>,
     pub(crate) want: Expected,

@@ -9,8 +9,8 @@ use crate::records::Record;
 pub(in crate::records) enum Axis {
     /// The bytes of the allocation. A range spans all bytes from its first to its last.
     Bytes,
-    /// The bytes of a row of `stride` bytes, for ranges whose stride is a multiple of it: their runs
-    /// all start in one column.
+    /// The bytes of a row of `stride` bytes, for ranges whose stride is a multiple of it: their
+    /// runs all start in one column.
     Columns { stride: u64 },
 }
 

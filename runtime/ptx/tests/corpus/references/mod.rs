@@ -29,7 +29,7 @@ pub(crate) enum Expected {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Agreement {
     Exact,
-    /// The same elements in any order.
+    /// Equal elements, in any order.
     AnyOrder,
     /// No element differs by more than `relative` times its size plus `absolute`.
     Within {
