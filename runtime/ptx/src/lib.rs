@@ -38,8 +38,8 @@
 //! // The warp has failed at its load, before it stored anything.
 //! assert_eq!(x, [2, 4, 6, 8]);
 //! let text = fault.to_string();
-//! assert!(text.starts_with("double failed in thread [4, 0, 0] of block [0, 0, 0] (PTX line 8):
-//! ")); assert!(text.ends_with("which is element 4 of x, and it has 4 elements; mend the index"));
+//! assert!(text.starts_with("double failed in thread [4, 0, 0] of block [0, 0, 0] (PTX line 8): "));
+//! assert!(text.ends_with("which is element 4 of x, and it has 4 elements; mend the index"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
