@@ -373,63 +373,49 @@ macro_rules! compiled {
 compiled!(loads, load);
 compiled!(stores, store);
 
-/// Returns the loop that loads `n` elements into registers, which are wide or not.
-pub(crate) fn load_of(element: &str, n: usize, is_wide: bool) -> Option<Loops> {
-    macro_rules! of {
-        ($t:ty) => {
-            match (n, is_wide) {
-                (1, false) => loads::loops::<$t, u32, 1>(),
-                (2, false) => loads::loops::<$t, u32, 2>(),
-                (4, false) => loads::loops::<$t, u32, 4>(),
-                (1, true) => loads::loops::<$t, u64, 1>(),
-                (2, true) => loads::loops::<$t, u64, 2>(),
-                (4, true) => loads::loops::<$t, u64, 4>(),
-                _ => return None,
+/// Declares the function that returns the loop for `n` elements of a type in registers, which are
+/// wide or not.
+macro_rules! loops_by_type {
+    ($(#[$comment:meta])* $name:ident, $module:ident) => {
+        $(#[$comment])*
+        pub(crate) fn $name(element: &str, n: usize, is_wide: bool) -> Option<Loops> {
+            macro_rules! of {
+                ($t:ty, $cell:ty) => {
+                    match n {
+                        1 => $module::loops::<$t, $cell, 1>(),
+                        2 => $module::loops::<$t, $cell, 2>(),
+                        4 => $module::loops::<$t, $cell, 4>(),
+                        _ => return None,
+                    }
+                };
+                ($t:ty) => {
+                    if is_wide { of!($t, u64) } else { of!($t, u32) }
+                };
             }
-        };
-    }
-    let loops = match element {
-        "b8" | "u8" => of!(u8),
-        "s8" => of!(i8),
-        "b16" | "u16" | "f16" | "bf16" => of!(u16),
-        "s16" => of!(i16),
-        "b32" | "u32" | "f32" | "f16x2" | "bf16x2" => of!(u32),
-        "s32" => of!(i32),
-        "b64" | "u64" | "s64" | "f64" if is_wide => match n {
-            1 => loads::loops::<u64, u64, 1>(),
-            2 => loads::loops::<u64, u64, 2>(),
-            4 => loads::loops::<u64, u64, 4>(),
-            _ => return None,
-        },
-        _ => return None,
+            Some(match element {
+                "b8" | "u8" => of!(u8),
+                "s8" => of!(i8),
+                "b16" | "u16" | "f16" | "bf16" => of!(u16),
+                "s16" => of!(i16),
+                "b32" | "u32" | "f32" | "f16x2" | "bf16x2" => of!(u32),
+                "s32" => of!(i32),
+                "b64" | "u64" | "s64" | "f64" if is_wide => of!(u64, u64),
+                _ => return None,
+            })
+        }
     };
-    Some(loops)
 }
 
-/// Returns the loop that stores `n` elements from registers, which are wide or not.
-pub(crate) fn store_of(element: &str, n: usize, is_wide: bool) -> Option<Loops> {
-    macro_rules! of {
-        ($t:ty) => {
-            match (n, is_wide) {
-                (1, false) => stores::loops::<$t, u32, 1>(),
-                (2, false) => stores::loops::<$t, u32, 2>(),
-                (4, false) => stores::loops::<$t, u32, 4>(),
-                (1, true) => stores::loops::<$t, u64, 1>(),
-                (2, true) => stores::loops::<$t, u64, 2>(),
-                (4, true) => stores::loops::<$t, u64, 4>(),
-                _ => return None,
-            }
-        };
-    }
-    let loops = match element {
-        "b8" | "u8" | "s8" => of!(u8),
-        "b16" | "u16" | "s16" | "f16" | "bf16" => of!(u16),
-        "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" => of!(u32),
-        "b64" | "u64" | "s64" | "f64" if is_wide => of!(u64),
-        _ => return None,
-    };
-    Some(loops)
-}
+loops_by_type!(
+    /// Returns the loop that loads `n` elements of a type into registers, which are wide or not.
+    load_of,
+    loads
+);
+loops_by_type!(
+    /// Returns the loop that stores `n` elements of a type from registers, which are wide or not.
+    store_of,
+    stores
+);
 
 /// Sets `d` to the generic address of an address in a window, which is `a` plus `extra`.
 pub(crate) fn to_generic(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {

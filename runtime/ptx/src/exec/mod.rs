@@ -1,8 +1,8 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `access`, `atomics`, `control`, `vote`: the instructions; `warp`, `block`, `grid`: who runs
-//! when; `memory`, `fault`: what may be touched, and what fails.
+//! `select`, `access`, `atomics`, `control`, `special`, `vote`, `print`: the instructions; `warp`,
+//! `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be touched, and what fails.
 
 pub(crate) mod access;
 pub(crate) mod atomics;
@@ -19,5 +19,6 @@ pub(crate) mod print;
 pub(crate) mod registers;
 mod schedule;
 pub(crate) mod select;
+pub(crate) mod special;
 pub(crate) mod vote;
 mod warp;

@@ -54,6 +54,26 @@ impl<'a> Opcode<'a> {
     }
 }
 
+/// Returns the kind of a register for a type.
+pub(super) fn kind_of(ty: &str) -> Option<Kind> {
+    Some(match ty {
+        "pred" => Kind::Predicate,
+        "b8" | "u8" | "s8" | "b16" | "u16" | "s16" | "f16" | "bf16" => Kind::Narrow,
+        "b32" | "u32" | "s32" | "f32" | "f16x2" | "bf16x2" | "tf32" => Kind::Narrow,
+        "b64" | "u64" | "s64" | "f64" => Kind::Wide,
+        _ => return None,
+    })
+}
+
+/// Returns the meaning of a number as a source of a type.
+pub(super) fn literal_of(ty: &str) -> Literal {
+    match ty {
+        "f32" => Literal::F32,
+        "f64" => Literal::F64,
+        _ => Literal::Integer,
+    }
+}
+
 /// Makes the form of an instruction from a function of its values.
 macro_rules! form {
     (|$a:ident: $A:ty| -> $D:ty $of:block) => {{

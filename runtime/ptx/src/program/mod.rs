@@ -1,18 +1,23 @@
 //! From the statements of a module to kernels that are ready to run.
 //!
-//! `form` is the shape of an instruction that computes each lane alone. `integers`, `floats`,
-//! `conversions` and `comparisons` list these instructions, `instruction` the others. `lower` turns
-//! functions into ops, `names` finds what a name means, and `variables` holds a module's memory.
+//! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
+//! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
+//! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
+//! `labels` finds the targets of jumps, `early` the ops that a warp runs once for many blocks, and
+//! `variables` holds a module's memory.
 
 mod comparisons;
 mod conversions;
+mod early;
 mod error;
 mod floats;
 mod form;
 mod instruction;
 mod integers;
+mod labels;
 mod lower;
 mod names;
+mod operands;
 mod variables;
 
 pub use error::LowerError;

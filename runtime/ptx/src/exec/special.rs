@@ -1,0 +1,136 @@
+//! Special registers.
+
+use super::context::Context;
+use super::op::{Flow, Op};
+use super::registers::{LANES, Mask};
+use super::warp::Lanes;
+
+/// Declares the special registers with their names in PTX.
+macro_rules! special_registers {
+    ($($(#[$comment:meta])* $register:ident: $($name:literal)|+,)*) => {
+        /// A special register that is read into a narrow row. PTX ISA 10.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u64)]
+        pub(crate) enum Special {
+            $($(#[$comment])* $register,)*
+        }
+
+        impl Special {
+            /// All of them, in the order of their numbers.
+            const ALL: &[Special] = &[$(Special::$register,)*];
+
+            /// Returns the special register with this name.
+            pub(crate) fn of(name: &str) -> Option<Self> {
+                match name {
+                    $($($name)|+ => Some(Special::$register),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+// `read` relies on each x, y and z being at a multiple of three.
+special_registers! {
+    TidX: "%tid.x",
+    TidY: "%tid.y",
+    TidZ: "%tid.z",
+    NtidX: "%ntid.x",
+    NtidY: "%ntid.y",
+    NtidZ: "%ntid.z",
+    CtaidX: "%ctaid.x",
+    CtaidY: "%ctaid.y",
+    CtaidZ: "%ctaid.z",
+    NctaidX: "%nctaid.x",
+    NctaidY: "%nctaid.y",
+    NctaidZ: "%nctaid.z",
+    Laneid: "%laneid",
+    Warpid: "%warpid",
+    Nwarpid: "%nwarpid",
+    Smid: "%smid",
+    Nsmid: "%nsmid",
+    LanemaskEq: "%lanemask_eq",
+    LanemaskLe: "%lanemask_le",
+    LanemaskLt: "%lanemask_lt",
+    LanemaskGe: "%lanemask_ge",
+    LanemaskGt: "%lanemask_gt",
+    DynamicSmemSize: "%dynamic_smem_size",
+    TotalSmemSize: "%total_smem_size",
+    Clock: "%clock" | "%clock64" | "%globaltimer" | "%globaltimer_lo",
+    ClockHigh: "%clock_hi" | "%globaltimer_hi",
+    /// A launch without clusters is one of clusters of one block. PTX ISA 10, %cluster_ctaid.
+    Zero: "%cluster_ctaid.x"
+        | "%cluster_ctaid.y"
+        | "%cluster_ctaid.z"
+        | "%cluster_ctarank"
+        | "%is_explicit_cluster"
+        | "%gridid",
+    /// The number of blocks of such a cluster.
+    One: "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank",
+}
+
+impl Special {
+    /// Returns whether a thread reads the same value in each block of a launch.
+    pub(crate) fn is_same_in_all_blocks(self) -> bool {
+        let is_of_block = matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ);
+        !is_of_block && !matches!(self, Special::Clock | Special::ClockHigh)
+    }
+}
+
+/// Sets `d`, a narrow row, to the special register `extra`.
+pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    let Context { launch, block, .. } = context;
+    let special = Special::ALL[op.extra as usize];
+    let axis = op.extra as usize % 3;
+    let of_all = match special {
+        Special::TidX | Special::TidY | Special::TidZ => {
+            let at = lanes.thread[axis];
+            lanes.registers.set::<u32>(op.d, mask, |lane| at[lane]);
+            return Flow::Next;
+        }
+        Special::Laneid
+        | Special::LanemaskEq
+        | Special::LanemaskLe
+        | Special::LanemaskLt
+        | Special::LanemaskGe
+        | Special::LanemaskGt => {
+            lanes.registers.set::<u32>(op.d, mask, |lane| {
+                let bit = 1u32 << lane;
+                match special {
+                    Special::Laneid => lane as u32,
+                    Special::LanemaskEq => bit,
+                    Special::LanemaskLe => bit | (bit - 1),
+                    Special::LanemaskLt => bit - 1,
+                    Special::LanemaskGe => !(bit - 1),
+                    _ => !(bit | (bit - 1)),
+                }
+            });
+            return Flow::Next;
+        }
+        Special::NtidX | Special::NtidY | Special::NtidZ => launch.block[axis],
+        Special::CtaidX | Special::CtaidY | Special::CtaidZ => block[axis],
+        Special::NctaidX | Special::NctaidY | Special::NctaidZ => launch.grid[axis],
+        Special::Warpid => lanes.first_thread / LANES as u32,
+        Special::Nwarpid => launch.threads().div_ceil(LANES as u32),
+        Special::Smid | Special::Zero => 0,
+        Special::Nsmid | Special::One => 1,
+        Special::DynamicSmemSize => launch.dynamic_shared_bytes,
+        Special::TotalSmemSize => launch.shared_bytes,
+        Special::Clock => clock() as u32,
+        Special::ClockHigh => (clock() >> 32) as u32,
+    };
+    lanes.registers.set::<u32>(op.d, mask, |_| of_all);
+    Flow::Next
+}
+
+/// Sets `d`, a wide row, to the time in nanoseconds.
+pub(crate) fn read_clock(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    let now = clock();
+    lanes.registers.set::<u64>(op.d, mask, |_| now);
+    Flow::Next
+}
+
+fn clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}

@@ -1,0 +1,209 @@
+//! Jumps, calls and barriers of blocks.
+
+use crate::exec::op::{Op, Run};
+use crate::exec::registers::{Kind, Literal};
+use crate::exec::vote::BarrierReduction;
+use crate::exec::{access, control, print, vote};
+use crate::program::error::LowerError;
+use crate::program::form::Opcode;
+use crate::program::lower::{Lowering, Side};
+use crate::program::names::Meaning;
+use crate::text::{Function, Instruction, Operand, Statement};
+
+impl<'m> Lowering<'m> {
+    pub(super) fn jump(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
+        let Some(Operand::Name(label)) = instruction.operands.first() else {
+            return Err(self.error("bra needs a label"));
+        };
+        let at = self.emit(Op::new(control::jump));
+        self.this.labels.jump(at, label, instruction.line);
+        Ok(())
+    }
+
+    pub(super) fn jump_by_index(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let a = self.source(self.operand(operands, 0)?, Kind::Narrow, Literal::Integer)?;
+        let Operand::Name(list) = self.operand(operands, 1)? else {
+            return Err(self.error("brx.idx needs the name of a list of labels"));
+        };
+        let at = self.emit(Op { a, ..Op::new(control::jump_by_index) });
+        self.this.labels.jump_to_one_of(at, list, instruction.line);
+        Ok(())
+    }
+
+    /// `call (results), function, (arguments), prototype;`, of which only the function must be
+    /// there.
+    pub(super) fn call(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
+        let mut operands = instruction.operands.iter().peekable();
+        let results: &[Operand<'_>] = match operands.peek() {
+            Some(Operand::List(results)) => {
+                operands.next();
+                results
+            }
+            _ => &[],
+        };
+        let Some(Operand::Name(callee)) = operands.next() else {
+            return Err(self.error("call needs a function"));
+        };
+        let arguments: &[Operand<'_>] = match operands.peek() {
+            Some(Operand::List(arguments)) => {
+                operands.next();
+                arguments
+            }
+            _ => &[],
+        };
+        let prototype = operands.next();
+        let module = self.module;
+        let declared = module.functions.iter().find(|function| function.name == *callee);
+        if let Some(function) = declared
+            && function.body.is_none()
+            && !module.functions.iter().any(|other| other.name == *callee && other.body.is_some())
+        {
+            return self.call_outside(callee, results, arguments);
+        }
+        let layout = match (declared, prototype) {
+            (Some(function), _) => self.layout(&function.returns, &function.params)?,
+            (None, Some(Operand::Name(name))) => {
+                let prototype = self.prototype(name)?;
+                self.layout(&prototype.returns, &prototype.params)?
+            }
+            _ => return Err(self.error(format!("the call of {callee} needs a prototype"))),
+        };
+        if layout.params.len() != arguments.len() || layout.results.len() != results.len() {
+            let (found, expected) = (arguments.len(), layout.params.len());
+            return Err(
+                self.error(format!("the call of {callee} has {found} arguments; expected {expected}"))
+            );
+        }
+        for (argument, (to, bytes)) in arguments.iter().zip(&layout.params) {
+            let from = self.param_variable(argument)?;
+            let at = self.emit(Op {
+                a: from as u32,
+                b: *to as u32,
+                extra: *bytes,
+                ..Op::new(access::copy_in_frame)
+            });
+            self.is_behind_frame(at, Side::To);
+        }
+        match declared {
+            Some(function) => {
+                let number = self.number_of(function.name);
+                let number = number.ok_or_else(|| self.error(format!("there is no body of {callee}")))?;
+                self.note_call(number);
+                self.emit(Op { extra: u64::from(number), ..Op::new(control::call) });
+            }
+            None => {
+                let a = self.register(callee, Kind::Wide)?;
+                self.note_call_of_address()?;
+                self.emit(Op { a, ..Op::new(control::call_address) });
+            }
+        }
+        for (result, (from, bytes)) in results.iter().zip(&layout.results) {
+            let to = self.param_variable(result)?;
+            let at = self.emit(Op {
+                a: *from as u32,
+                b: to as u32,
+                extra: *bytes,
+                ..Op::new(access::copy_in_frame)
+            });
+            self.is_behind_frame(at, Side::From);
+        }
+        Ok(())
+    }
+
+    /// Returns a prototype of the module's functions.
+    pub(super) fn prototype(&self, name: &str) -> Result<&'m Function<'m>, LowerError> {
+        let statements = self.module.functions.iter().filter_map(|function| function.body.as_ref()).flatten();
+        let mut prototypes = statements.filter_map(|statement| match statement {
+            Statement::Prototype(prototype) if prototype.name == name => Some(prototype),
+            _ => None,
+        });
+        prototypes.next().ok_or_else(|| self.error(format!("there is no prototype {name}")))
+    }
+
+    /// Returns the offset in the frame of a `.param` variable of a call.
+    pub(super) fn param_variable(&mut self, operand: &Operand<'_>) -> Result<u64, LowerError> {
+        if let Operand::Name(name) = operand
+            && let Meaning::Frame { offset, is_param: true } = self.meaning(name)?
+        {
+            return Ok(offset);
+        }
+        Err(self.error("arguments and results of a call have to be .param variables of this function"))
+    }
+
+    /// Calls of functions that the CUDA runtime provides.
+    pub(super) fn call_outside(
+        &mut self,
+        callee: &str,
+        results: &[Operand<'_>],
+        arguments: &[Operand<'_>],
+    ) -> Result<(), LowerError> {
+        let mut places = [0; 5];
+        for (argument, place) in arguments.iter().zip(&mut places) {
+            *place = self.param_variable(argument)? as u32;
+        }
+        let [a, b, c, e, _] = places;
+        match callee {
+            "vprintf" => {
+                let d = match results.first() {
+                    Some(result) => self.param_variable(result)? as u32,
+                    None => u32::MAX,
+                };
+                self.emit(Op { d, a, b, ..Op::new(print::print) });
+                Ok(())
+            }
+            "__assertfail" => {
+                self.emit(Op { a, b, c, e, ..Op::new(print::assert_failed) });
+                Ok(())
+            }
+            _ => Err(self.error(format!("{callee} is defined in another module; link the modules"))),
+        }
+    }
+
+    pub(super) fn barrier(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        if op.has("warp") {
+            let e = self.source(self.operand(operands, 0)?, Kind::Narrow, Literal::Integer)?;
+            self.emit(Op { e, ..Op::new(vote::warp_barrier) });
+            return Ok(());
+        }
+        if op.has("cluster") {
+            return Err(self.refused(instruction));
+        }
+        let reduction = op.find(|part| match part {
+            "and" => Some(BarrierReduction::And),
+            "or" => Some(BarrierReduction::Or),
+            "popc" => Some(BarrierReduction::Count),
+            _ => None,
+        });
+        let mut sources = operands.iter();
+        let result = if reduction.is_some() { sources.next() } else { None };
+        let predicate = if reduction.is_some() { operands.last() } else { None };
+        let id = sources.next().filter(|id| Some(*id) != predicate || operands.len() > 2);
+        let a = match id {
+            Some(id) => self.source(id, Kind::Narrow, Literal::Integer)?,
+            None => self.constant(Kind::Narrow, 0)?,
+        };
+        let count = sources.next().filter(|_| reduction.is_none() || operands.len() > 3);
+        let b = match count {
+            Some(count) => self.source(count, Kind::Narrow, Literal::Integer)?,
+            None => 0,
+        };
+        let has_count = count.is_some();
+        let (Some(reduction), Some(result), Some(predicate)) = (reduction, result, predicate) else {
+            let run: Run = if op.has("arrive") { control::arrive } else { control::barrier };
+            self.emit(Op { a, b, extra: u64::from(has_count), ..Op::new(run) });
+            return Ok(());
+        };
+        let (c, is_negated) = self.predicate(predicate)?;
+        let kind = if reduction == BarrierReduction::Count { Kind::Narrow } else { Kind::Predicate };
+        let d = self.result(result, kind)?;
+        let extra = vote::barrier_extra(reduction, has_count, is_negated);
+        self.emit(Op { d, a, b, c, extra, ..Op::new(vote::barrier_reduce) });
+        Ok(())
+    }
+}

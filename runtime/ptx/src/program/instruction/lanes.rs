@@ -1,0 +1,139 @@
+//! Instructions in which the lanes of a warp exchange values.
+
+use crate::exec::op::{Op, Row};
+use crate::exec::registers::{Kind, Literal};
+use crate::exec::vote;
+use crate::exec::vote::{Reduction, Shuffle, Vote};
+use crate::program::error::LowerError;
+use crate::program::form::{Opcode, kind_of};
+use crate::program::lower::Lowering;
+use crate::text::{Instruction, Operand};
+
+impl<'m> Lowering<'m> {
+    /// Returns the rows of a result that may be a pair, of which the second is a predicate.
+    pub(super) fn result_and_predicate(
+        &mut self,
+        operand: &Operand<'_>,
+    ) -> Result<(Row, Option<Row>), LowerError> {
+        match operand {
+            Operand::Pair(first, second) => {
+                let d = self.result(first, Kind::Narrow)?;
+                let predicate = match &**second {
+                    Operand::Nothing => None,
+                    second => Some(self.result(second, Kind::Predicate)?),
+                };
+                Ok((d, predicate))
+            }
+            one => Ok((self.result(one, Kind::Narrow)?, None)),
+        }
+    }
+
+    pub(super) fn shuffle(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let mode = op.find(|part| match part {
+            "up" => Some(Shuffle::Up),
+            "down" => Some(Shuffle::Down),
+            "bfly" => Some(Shuffle::Butterfly),
+            "idx" => Some(Shuffle::Index),
+            _ => None,
+        });
+        let mode = mode.ok_or_else(|| self.refused(instruction))?;
+        let is_sync = op.has("sync");
+        let mut rows = [0; 4];
+        for (at, row) in rows.iter_mut().enumerate().take(if is_sync { 4 } else { 3 }) {
+            *row = self.source(self.operand(operands, at + 1)?, Kind::Narrow, Literal::Integer)?;
+        }
+        let (d, predicate) = self.result_and_predicate(self.operand(operands, 0)?)?;
+        let [a, b, c, e] = rows;
+        let extra = vote::shuffle_extra(mode, is_sync, predicate);
+        self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) });
+        Ok(())
+    }
+
+    pub(super) fn vote(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let form = op.find(|part| match part {
+            "all" => Some(Vote::All),
+            "any" => Some(Vote::Any),
+            "uni" => Some(Vote::Uniform),
+            "ballot" => Some(Vote::Ballot),
+            _ => None,
+        });
+        let form = form.ok_or_else(|| self.refused(instruction))?;
+        let is_sync = op.has("sync");
+        let (a, is_negated) = self.predicate(self.operand(operands, 1)?)?;
+        let e = match is_sync {
+            true => self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?,
+            false => 0,
+        };
+        let kind = if form == Vote::Ballot { Kind::Narrow } else { Kind::Predicate };
+        let d = self.result(self.operand(operands, 0)?, kind)?;
+        let extra = vote::vote_extra(form, is_sync, is_negated);
+        self.emit(Op { d, a, e, extra, ..Op::new(vote::vote) });
+        Ok(())
+    }
+
+    pub(super) fn match_lanes(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let kind = kind_of(op.last()).ok_or_else(|| self.refused(instruction))?;
+        let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
+        let e = self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?;
+        let (d, predicate) = self.result_and_predicate(self.operand(operands, 0)?)?;
+        let extra = vote::match_extra(op.has("all"), kind == Kind::Wide, predicate);
+        self.emit(Op { d, a, e, extra, ..Op::new(vote::match_lanes) });
+        Ok(())
+    }
+
+    pub(super) fn reduce(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let is_signed = op.last() == "s32";
+        let reduction = op.find(|part| {
+            Some(match (part, is_signed) {
+                ("add", _) => Reduction::Add,
+                ("and", _) => Reduction::And,
+                ("or", _) => Reduction::Or,
+                ("xor", _) => Reduction::Xor,
+                ("min", false) => Reduction::MinUnsigned,
+                ("max", false) => Reduction::MaxUnsigned,
+                ("min", true) => Reduction::MinSigned,
+                ("max", true) => Reduction::MaxSigned,
+                _ => return None,
+            })
+        });
+        let known = matches!(op.last(), "b32" | "u32" | "s32");
+        let reduction = reduction.filter(|_| known).ok_or_else(|| self.refused(instruction))?;
+        let a = self.source(self.operand(operands, 1)?, Kind::Narrow, Literal::Integer)?;
+        let e = self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?;
+        let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
+        self.emit(Op { d, a, e, extra: reduction as u64, ..Op::new(vote::reduce) });
+        Ok(())
+    }
+
+    pub(super) fn elect(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let (d, predicate) = self.result_and_predicate(self.operand(operands, 0)?)?;
+        let e = self.source(self.operand(operands, 1)?, Kind::Narrow, Literal::Integer)?;
+        let a = match predicate {
+            Some(row) => row,
+            None => self.temporary(Kind::Predicate)?,
+        };
+        self.emit(Op { d, a, e, ..Op::new(vote::elect) });
+        Ok(())
+    }
+}

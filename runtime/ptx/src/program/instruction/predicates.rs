@@ -1,0 +1,172 @@
+//! Instructions that compute or use a predicate.
+
+use crate::exec::lanes::{Bool, Combination};
+use crate::exec::op::{Op, Row, Run};
+use crate::exec::registers::Kind;
+use crate::exec::select;
+use crate::exec::select::Logic;
+use crate::program::comparisons;
+use crate::program::error::LowerError;
+use crate::program::form::{Opcode, kind_of, literal_of};
+use crate::program::lower::Lowering;
+use crate::text::{Instruction, Operand};
+
+impl<'m> Lowering<'m> {
+    /// Returns the combination that `setp` and `set` ask for, with the row of their predicate.
+    pub(super) fn combination(
+        &mut self,
+        op: &Opcode<'_>,
+        operand: Option<&'m Operand<'m>>,
+    ) -> Result<(Combination, Row), LowerError> {
+        let with = op.parts.get(1).and_then(|part| match *part {
+            "and" => Some(Bool::And),
+            "or" => Some(Bool::Or),
+            "xor" => Some(Bool::Xor),
+            _ => None,
+        });
+        let (Some(with), Some(operand)) = (with, operand) else { return Ok((Combination::default(), 0)) };
+        let (row, is_negated) = self.predicate(operand)?;
+        Ok((Combination { with: Some(with), is_negated, second: None }, row))
+    }
+
+    pub(super) fn compare(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let form = comparisons::form(op).ok_or_else(|| self.refused(instruction))?;
+        let operands = &instruction.operands;
+        let [a, b, _] = self.sources(&form, operands.get(1..3).unwrap_or_default())?;
+        let (mut combination, c) = self.combination(op, operands.get(3))?;
+        let (first, second) = match self.operand(operands, 0)? {
+            Operand::Pair(first, second) => (&**first, Some(&**second)),
+            one => (one, None),
+        };
+        let d = self.result(first, Kind::Predicate)?;
+        if let Some(second) = second {
+            combination.second = Some(self.result(second, Kind::Predicate)?);
+        }
+        let op = Op { d, a, b, c, extra: combination.extra(), ..Op::new(form.loops.at(self.level)) };
+        let kind = form.sources[0].kind;
+        match (combination.second, combination.with) {
+            (Some(_), _) => self.emit(op),
+            (None, None) => self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b)]),
+            (None, Some(_)) => {
+                self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b), (Kind::Predicate, c)])
+            }
+        };
+        Ok(())
+    }
+
+    /// `set.cmp.type.type`: a comparison whose result is a number. PTX ISA 9.7.6.1.
+    pub(super) fn set(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let form = comparisons::form(op).ok_or_else(|| self.refused(instruction))?;
+        let operands = &instruction.operands;
+        let [a, b, _] = self.sources(&form, operands.get(1..3).unwrap_or_default())?;
+        let (combination, c) = self.combination(op, operands.get(3))?;
+        let predicate = self.temporary(Kind::Predicate)?;
+        let run = form.loops.at(self.level);
+        self.emit(Op { d: predicate, a, b, c, extra: combination.extra(), ..Op::new(run) });
+        let ty = op.parts[op.parts.len() - 2];
+        let kind = kind_of(ty).ok_or_else(|| self.refused(instruction))?;
+        let yes = match ty {
+            "f32" => u64::from(1.0f32.to_bits()),
+            "f16" => 0x3c00,
+            "bf16" => 0x3f80,
+            _ => u64::MAX,
+        };
+        let (a, b) = (self.constant(kind, yes)?, self.constant(kind, 0)?);
+        let d = self.result(self.operand(operands, 0)?, kind)?;
+        self.emit(Op { d, a, b, c: predicate, ..Op::new(select::by_predicate::<u32>) });
+        Ok(())
+    }
+
+    pub(super) fn test_property(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let form = comparisons::property(op).ok_or_else(|| self.refused(instruction))?;
+        let operands = &instruction.operands;
+        let a = self.source(self.operand(operands, 1)?, form.sources[0].kind, form.sources[0].literal)?;
+        let d = self.result(self.operand(operands, 0)?, Kind::Predicate)?;
+        let extra = Combination::default().extra();
+        self.emit(Op { d, a, b: a, extra, ..Op::new(form.loops.at(self.level)) });
+        Ok(())
+    }
+
+    pub(super) fn select(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let kind = kind_of(op.last()).ok_or_else(|| self.refused(instruction))?;
+        let literal = literal_of(op.last());
+        let a = self.source(self.operand(operands, 1)?, kind, literal)?;
+        let b = self.source(self.operand(operands, 2)?, kind, literal)?;
+        let (c, is_negated) = self.predicate(self.operand(operands, 3)?)?;
+        let d = self.result(self.operand(operands, 0)?, kind)?;
+        let extra = if is_negated { u64::from(u32::MAX) } else { 0 };
+        let run: Run = match kind {
+            Kind::Wide => select::by_predicate::<u64>,
+            _ => select::by_predicate::<u32>,
+        };
+        let op = Op { d, a, b, c, extra, ..Op::new(run) };
+        self.emit_pure(op, kind, &[(kind, a), (kind, b), (Kind::Predicate, c)]);
+        Ok(())
+    }
+
+    pub(super) fn select_by_sign(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let ty = op.parts[op.parts.len().saturating_sub(2)];
+        let kind = kind_of(ty).ok_or_else(|| self.refused(instruction))?;
+        let literal = literal_of(ty);
+        let a = self.source(self.operand(operands, 1)?, kind, literal)?;
+        let b = self.source(self.operand(operands, 2)?, kind, literal)?;
+        let c = self.source(self.operand(operands, 3)?, Kind::Narrow, literal_of(op.last()))?;
+        let d = self.result(self.operand(operands, 0)?, kind)?;
+        let extra = match op.last() {
+            "f32" if op.has("ftz") => 2,
+            "f32" => 1,
+            _ => 0,
+        };
+        let run: Run = match kind {
+            Kind::Wide => select::by_sign::<u64>,
+            _ => select::by_sign::<u32>,
+        };
+        self.emit(Op { d, a, b, c, extra, ..Op::new(run) });
+        Ok(())
+    }
+
+    pub(super) fn logic(
+        &mut self,
+        op: &Opcode<'_>,
+        instruction: &'m Instruction<'m>,
+    ) -> Result<(), LowerError> {
+        let operands = &instruction.operands;
+        let logic = match op.name {
+            "not" => Logic::Not,
+            "and" => Logic::And,
+            "or" => Logic::Or,
+            _ => Logic::Xor,
+        };
+        let (a, _) = self.predicate(self.operand(operands, 1)?)?;
+        let b = match operands.get(2) {
+            Some(b) => self.predicate(b)?.0,
+            None => a,
+        };
+        let d = self.result(self.operand(operands, 0)?, Kind::Predicate)?;
+        let op = Op { d, a, b, extra: logic as u64, ..Op::new(select::predicates) };
+        self.emit_pure(op, Kind::Predicate, &[(Kind::Predicate, a), (Kind::Predicate, b)]);
+        Ok(())
+    }
+}
