@@ -283,10 +283,12 @@ fn draw(path: &str, curves: &[(&str, Vec<(usize, f64)>)]) -> Result<(), Box<dyn 
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
         .margin(10)
+        .margin_right(40)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d((least..most).log_scale(), (1.0..longest * 2.0).log_scale())?;
-    let plain = |value: &f64| format!("{value:.0}");
+        // Room for the legend below the curves.
+        .build_cartesian_2d((least..most).log_scale(), (0.05..longest * 2.0).log_scale())?;
+    let plain = |value: &f64| value.to_string();
     chart
         .configure_mesh()
         .x_desc("N")
