@@ -103,7 +103,7 @@ impl Block {
             live += warp.live();
             warp.for_each_waiting(|Barrier { id, threads }, mask, _| {
                 let (count, expected) = &mut waiting[id as usize % BARRIERS];
-                *count += mask.count_ones();
+                *count += if threads.is_some() { warp.lanes.arrivals_of(mask) } else { mask.count_ones() };
                 *expected = threads.or(*expected);
             });
         }

@@ -90,7 +90,7 @@ pub(crate) fn barrier(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -
 /// `bar.arrive`
 pub(crate) fn arrive(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
     let id = barrier_of(lanes, op, mask).id;
-    lanes.arrivals.push((id, mask.count_ones()));
+    lanes.arrivals.push((id, lanes.arrivals_of(mask)));
     Flow::Next
 }
 

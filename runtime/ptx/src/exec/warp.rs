@@ -35,6 +35,8 @@ pub(crate) struct Lanes {
     pub(crate) first_thread: u32,
     /// The place of each lane in its block, in x, y and z.
     pub(crate) thread: [[u32; LANES]; 3],
+    /// The lanes that the block does not have.
+    pub(crate) missing: Mask,
     /// The local memory of all lanes, one after the other.
     pub(crate) local: Box<[u128]>,
     /// The bytes of local memory of a lane, and from the start of one lane's to the next one's.
@@ -64,6 +66,14 @@ impl Lanes {
     pub(crate) fn fail(&mut self, lane: usize, kind: FaultKind) -> Flow {
         self.fault = Some(Box::new((lane, kind)));
         Flow::Fault
+    }
+
+    /// Returns how many threads the lanes of a mask count as at a barrier with a number of threads.
+    /// Barriers count whole warps, so the lanes that the block does not have count with the first
+    /// one. PTX ISA 9.7.13.1, bar: the number of threads is a multiple of the warp size.
+    pub(crate) fn arrivals_of(&self, mask: Mask) -> u32 {
+        let with_missing = if mask & 1 == 1 { mask | self.missing } else { mask };
+        with_missing.count_ones()
     }
 
     /// Returns the address of the local memory of a lane.
@@ -217,6 +227,7 @@ impl Warp {
                 std::array::from_fn(|lane| (first_thread + lane as u32) / x % y),
                 std::array::from_fn(|lane| (first_thread + lane as u32) / (x * y)),
             ],
+            missing: !mask,
             local: vec![0; local_stride as usize / 16 * LANES].into(),
             local_bytes: code.local_bytes.into(),
             local_stride,
