@@ -10,6 +10,8 @@ mod bits;
 mod comparisons;
 #[path = "forms/conversions.rs"]
 mod conversions;
+#[path = "forms/copies.rs"]
+mod copies;
 #[path = "forms/coverage.rs"]
 mod coverage;
 #[path = "forms/exact.rs"]
@@ -22,6 +24,8 @@ mod flow;
 mod halves;
 #[path = "forms/integers.rs"]
 mod integers;
+#[path = "forms/matrices.rs"]
+mod matrices;
 #[path = "forms/memory.rs"]
 mod memory;
 #[path = "forms/program.rs"]

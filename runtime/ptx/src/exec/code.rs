@@ -1,5 +1,6 @@
 //! A kernel with all functions that it may call, ready to run.
 
+use super::matrix::Matrix;
 use super::op::{Op, Row};
 
 /// A lowered kernel.
@@ -19,6 +20,8 @@ pub(crate) struct Code {
     pub(crate) numbers: Vec<(u64, u32)>,
     /// The targets of `brx.idx`, as numbers of ops.
     pub(crate) targets: Vec<Vec<u32>>,
+    /// The instructions on matrices.
+    pub(crate) matrices: Vec<Matrix>,
     /// The numbers of rows of each kind.
     pub(crate) narrow: usize,
     pub(crate) wide: usize,

@@ -1,8 +1,8 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `access`, `atomics`, `control`, `special`, `vote`, `print`: the instructions; `warp`,
-//! `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be touched, and what fails.
+//! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`: the
+//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be touched, and what fails.
 
 pub(crate) mod access;
 pub(crate) mod atomics;
@@ -10,9 +10,11 @@ mod block;
 pub(crate) mod code;
 pub(crate) mod context;
 pub(crate) mod control;
+pub(crate) mod copies;
 pub(crate) mod fault;
 pub(crate) mod grid;
 pub(crate) mod lanes;
+pub(crate) mod matrix;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;

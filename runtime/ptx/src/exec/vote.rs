@@ -17,7 +17,7 @@ use super::warp::{Lanes, Warp};
 ///
 /// Lanes at one instruction may name different members, as the tiles of a warp do.
 #[inline(always)]
-fn for_each_group(
+pub(crate) fn for_each_group(
     lanes: &mut Lanes,
     op: &Op,
     mask: Mask,

@@ -18,6 +18,7 @@
 
 use super::code::{Code, Function};
 use super::context::Context;
+use super::copies::Copies;
 use super::fault::FaultKind;
 use super::op::Flow;
 use super::registers::{LANES, Mask, Registers, for_each_lane};
@@ -58,6 +59,7 @@ pub(crate) struct Lanes {
     pub(crate) arrivals: Vec<(u32, u32)>,
     /// The carry flag of each lane. PTX ISA 9.7.2, "CC.CF".
     pub(crate) carry: Mask,
+    pub(crate) copies: Copies,
 }
 
 impl Lanes {
@@ -239,6 +241,7 @@ impl Warp {
             fault: None,
             arrivals: Vec::new(),
             carry: 0,
+            copies: Copies::default(),
         };
         let fragments = vec![Fragment::first(code, mask)];
         Warp { lanes, fragments, turns: 0, turn_length: LONGEST_TURN }
@@ -259,6 +262,7 @@ impl Warp {
         self.lanes.registers.dead = !mask;
         self.lanes.frame = 0;
         self.lanes.carry = 0;
+        self.lanes.copies.clear();
         self.fragments.clear();
         self.fragments.push(Fragment::first(code, mask));
         (self.turns, self.turn_length) = (0, LONGEST_TURN);

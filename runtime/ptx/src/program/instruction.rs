@@ -11,8 +11,10 @@ use crate::exec::vote;
 use crate::text::{Instruction, Operand};
 
 mod bits;
+mod copies;
 mod flow;
 mod lanes;
+mod matrices;
 mod memory;
 mod moves;
 mod predicates;
@@ -47,6 +49,8 @@ impl<'m> Lowering<'m> {
             }
             "griddepcontrol" | "setmaxnreg" => self.plain(control::nothing),
             "bar" | "barrier" => self.barrier(&op, instruction),
+            "cp" if op.parts.first() == Some(&"async") => self.copy_async(&op, instruction),
+            "mma" | "wmma" | "ldmatrix" | "stmatrix" => self.matrix(&op, instruction),
             "mov" => self.mov(&op, instruction),
             "cvt" => self.convert(&op, instruction),
             "cvta" => self.convert_address(&op, operands),

@@ -5,7 +5,7 @@ use crate::program::Program;
 use warpline_ptx::Module;
 
 /// Instructions that later GPUs have, or whose state this executor lacks.
-const REFUSED: [&str; 55] = [
+const REFUSED: [&str; 54] = [
     "wgmma.fence.sync.aligned",
     "wgmma.commit_group.sync.aligned",
     "wgmma.wait_group.sync.aligned 0",
@@ -14,19 +14,18 @@ const REFUSED: [&str; 55] = [
     "tcgen05.mma.cta_group::1.kind::f16 [%r0], %rd0, %rd1, %r1, %p0",
     "tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r0}, [%r1]",
     "tcgen05.wait::ld.sync.aligned",
-    "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3}",
-    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd0, %fd1}, {%fd2}, {%fd3}, {%fd4, %fd5}",
-    "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%rd0]",
-    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%rd0]",
-    "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%rd0], {%r0}",
+    "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f0}, {%r0, %r1}, {%r2, %r3}, {%f1}",
+    "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0}, {%r0}, {%r1}, {%f1}",
+    "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r1}, {%f1}, %r2, 0",
+    "wmma.load.a.sync.aligned.row.m8n8k128.global.b1 {%r0}, [%rd0]",
+    "ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%rd0]",
+    "cp.async.mbarrier.arrive.shared.b64 [%rd0]",
     "movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1",
     "tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%rd0, {%r0}]",
     "tld4.r.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%rd0, {%f4, %f5}]",
     "suld.b.1d.b32.trap %r0, [%rd0, {%r1}]",
     "sust.b.1d.b32.trap [%rd0, {%r1}], %r0",
     "txq.width.b32 %r0, [%rd0]",
-    "cp.async.ca.shared.global [%rd0], [%rd1], 16",
-    "cp.async.commit_group",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%rd0], [%rd1], 16, [%rd2]",
     "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%rd0], [%rd1, {%r0}], [%rd2]",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%rd1], 16",

@@ -1,7 +1,7 @@
 //! Instructions that access memory, and those that convert addresses.
 
 use crate::exec::access::{Base, Window};
-use crate::exec::op::{Op, Run};
+use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::{access, atomics, control};
 use crate::program::error::LowerError;
@@ -80,6 +80,23 @@ impl<'m> Lowering<'m> {
             }
         }
         Ok(op)
+    }
+
+    /// Returns a wide row with the addresses of a memory operand, and the window to which they point.
+    pub(super) fn address_row(
+        &mut self,
+        operand: &'m Operand<'m>,
+        window: Option<Window>,
+    ) -> Result<(Row, Window), LowerError> {
+        let address = self.address(operand, window)?;
+        let d = self.temporary(Kind::Wide)?;
+        // In shared memory the row holds offsets, which need nothing but the sum.
+        let (found, window) = match address.window {
+            Window::Global | Window::Shared => (address.window, Window::Global),
+            other => (Window::Generic, other),
+        };
+        self.emit(Op { run: access::to_generic, d, window, ..address });
+        Ok((d, found))
     }
 
     /// Returns the registers of an operand that may be a vector.
