@@ -305,6 +305,7 @@ impl Check {
                             start: arg.bits,
                             len_bytes: len * element_bytes as u64,
                             is_writable,
+                            is_undefined: false,
                             element_bytes: element_bytes as u32,
                         }),
                     }

@@ -1,5 +1,6 @@
 //! Modules, kernels and launches, as users of this crate see them.
 
+use crate::checks::Checks;
 use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
@@ -134,14 +135,24 @@ pub struct Config {
     /// The seed of the order in which warps run. Without one, warps run in the order of their
     /// numbers. A seeded launch runs on one thread, and gives the same result each time.
     pub seed: Option<u64>,
+    /// The checks that cost time. A launch with any of them runs on one thread.
+    pub checks: Checks,
 }
 
 impl Config {
     /// Returns the configuration of `blocks` blocks of `threads` threads, in x, on one thread of
     /// the host.
     pub const fn linear(blocks: u32, threads: u32) -> Self {
-        let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
-        Config { grid, block, shared_bytes: 0, is_cooperative: false, threads: 1, seed: None }
+        let checks = Checks { races: false, init: false, sync: false };
+        Config {
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            is_cooperative: false,
+            threads: 1,
+            seed: None,
+            checks,
+        }
     }
 }
 

@@ -26,8 +26,7 @@
 //! let kernel = module.kernel("double")?;
 //! let mut x = [1u32, 2, 3, 4];
 //! let start = x.as_mut_ptr().expose_provenance() as u64;
-//! let region =
-//!     Region { name: "x".to_owned(), start, len_bytes: 16, is_writable: true, element_bytes: 4 };
+//! let region = Region { is_writable: true, ..Region::new("x", start, 16, 4) };
 //! let launch = |threads| {
 //!     let memory = Memory::Regions(vec![region.clone()]);
 //!     // SAFETY: the region is `x`, which nothing else uses meanwhile.
@@ -47,17 +46,21 @@
 //! In this order they explain each other:
 //! * `text`: the parser, from a PTX text to statements;
 //! * `number`: arithmetic with PTX's rounding, on numbers that the host has no instructions for;
+//! * `checks`: what a launch may ask to be checked;
 //! * `exec`: the executor, which runs the instructions of a kernel a warp at a time;
 //! * `program`: from statements to instructions of the executor;
 //! * `kernel`: what users call.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod checks;
 mod exec;
 mod kernel;
 mod number;
 mod program;
 pub mod text;
 
+pub use checks::{Checks, UnknownCheck};
+pub use exec::checks::report::{Earlier, Place, Race, Relation};
 pub use exec::fault::{Fault, FaultKind};
 pub use exec::memory::{Access, AddressSpace, Region};
 pub use kernel::{Config, Kernel, LoadError, Memory, Module};

@@ -6,7 +6,7 @@ use corpus::manifest::{self, Case, cases};
 use corpus::references::{Expected, expected};
 use corpus::values::Values;
 use std::path::Path;
-use warpline_ptx::{Config, Fault, FaultKind, Kernel, Memory, Module, Region};
+use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, Region};
 
 fn kernel(case: &Case) -> Kernel {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/ptx");
@@ -45,6 +45,7 @@ fn run(case: &Case, kernel: &Kernel, config: &Config) -> Ran {
             start,
             len_bytes: bytes.len() as u64,
             is_writable: true,
+            is_undefined: false,
             element_bytes: size as u32,
         });
         params.resize(params.len().next_multiple_of(8), 0);
@@ -70,6 +71,7 @@ fn config(case: &Case) -> Config {
         is_cooperative: case.cooperative,
         threads: 1,
         seed: None,
+        checks: Checks::default(),
     }
 }
 

@@ -38,6 +38,7 @@ fn run(program: &Program, text: &str, config: &Config) -> Outcome {
             start: words.as_mut_ptr().expose_provenance() as u64,
             len_bytes: 4 * words.len() as u64,
             is_writable: name != "input",
+            is_undefined: false,
             element_bytes: 4,
         })
         .into();

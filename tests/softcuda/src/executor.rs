@@ -48,7 +48,7 @@ impl PtxLaunch {
             shared_bytes: shape.shared_bytes,
             is_cooperative: self.is_cooperative,
             threads: if blocks * threads < LARGE { 1 } else { cores.min(blocks) as usize },
-            seed: None,
+            ..Config::linear(1, 1)
         };
         let operands = words(&self.params).filter_map(|(offset, word)| {
             let is_in = |place: &Place| (place.offset..place.offset + place.bytes).contains(&offset);
@@ -130,6 +130,6 @@ impl AddressSpace for Reachable {
             Some((_, index)) => format!("the allocation of parameter {index}, at {start:#x}"),
             None => format!("the allocation at {start:#x}"),
         };
-        Some(Region { name, start, len_bytes, is_writable: true, element_bytes: bytes as u32 })
+        Some(Region { is_writable: true, ..Region::new(name, start, len_bytes, bytes as u32) })
     }
 }

@@ -1,5 +1,6 @@
 //! The failures of a running kernel.
 
+use super::checks::report::{Place, Race};
 use super::memory::{Access, Region};
 use std::fmt;
 
@@ -10,7 +11,8 @@ pub struct Fault {
     pub kind: FaultKind,
     /// The kernel.
     pub kernel: String,
-    /// The line in the PTX text, from 1.
+    /// The line in the PTX text, from 1. It is 0 if the failure has no line: then block and thread
+    /// have no meaning.
     pub ptx_line: u32,
     /// The file and the line in the source, if the PTX has line information.
     pub source: Option<(String, u32)>,
@@ -119,6 +121,50 @@ pub enum FaultKind {
         /// The number of targets.
         len: u32,
     },
+    /// Two accesses to the same bytes that nothing orders. [`Checks::races`](crate::Checks::races)
+    Race(Box<Race>),
+    /// A read of bytes that nothing has written. [`Checks::init`](crate::Checks::init)
+    Uninitialised {
+        /// The first byte.
+        place: Place,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// An operand of which the launch has not written all bytes.
+    /// [`Checks::init`](crate::Checks::init)
+    NotWritten {
+        /// The operand.
+        region: Region,
+        /// Its first element with a byte that is not written.
+        element: u64,
+        /// The number of its bytes that are not written.
+        bytes: u64,
+    },
+    /// A barrier of all threads that opened without threads that had exited.
+    /// [`Checks::sync`](crate::Checks::sync)
+    ExitedBeforeBarrier {
+        /// The number of threads that waited.
+        waited: u32,
+        /// The number of threads that had exited.
+        exited: u32,
+        /// A thread that had exited.
+        thread: [u32; 3],
+    },
+    /// A barrier of all threads at which they waited at two instructions.
+    /// [`Checks::sync`](crate::Checks::sync)
+    DivergentBarrier {
+        /// A thread that waited at the other instruction.
+        thread: [u32; 3],
+        /// The line of the other instruction in the PTX text.
+        ptx_line: u32,
+        /// The file and the line of the other instruction in the source, if they are known.
+        source: Option<(String, u32)>,
+    },
+    /// A shuffle from a lane that has exited. [`Checks::sync`](crate::Checks::sync)
+    ShuffleFromExited {
+        /// The lane whose value it asked for.
+        lane: u32,
+    },
     /// The launch was stopped from outside.
     Stopped,
 }
@@ -126,6 +172,9 @@ pub enum FaultKind {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fault { kind, kernel, ptx_line, source, block, thread } = self;
+        if *ptx_line == 0 {
+            return write!(f, "{kernel} failed: {kind}");
+        }
         write!(f, "{kernel} failed in thread {thread:?} of block {block:?} (")?;
         match source {
             Some((file, line)) => write!(f, "{file}:{line}, PTX line {ptx_line}")?,
@@ -202,6 +251,37 @@ impl fmt::Display for FaultKind {
             FaultKind::NoSuchTarget { index, len } => {
                 write!(f, "it branches to target {index} of a list of {len}")
             }
+            FaultKind::Race(race) => race.fmt(f),
+            FaultKind::Uninitialised { place, bytes } => write!(
+                f,
+                "it reads {bytes} bytes at {place}, which nothing has written; write them first, or mend the index"
+            ),
+            FaultKind::NotWritten { region, element, bytes } => {
+                let (name, len) = (&region.name, region.len_bytes);
+                write!(
+                    f,
+                    "no thread has written element {element} of {name}, which is declared as overwritten:                      {bytes} of its {len} bytes are missing; write all of it, or declare {name} as read and                      written"
+                )
+            }
+            FaultKind::ExitedBeforeBarrier { waited, exited, thread } => write!(
+                f,
+                "the barrier opened for {waited} threads of the block, and {exited} had exited without reaching                  it, among them thread {thread:?}; let all threads reach the barrier before they return"
+            ),
+            FaultKind::DivergentBarrier { thread, ptx_line, source } => {
+                write!(
+                    f,
+                    "it waits at this barrier while thread {thread:?} of the block waits at another one ("
+                )?;
+                match source {
+                    Some((file, line)) => write!(f, "{file}:{line}, PTX line {ptx_line}")?,
+                    None => write!(f, "PTX line {ptx_line}")?,
+                }
+                write!(f, "); let all threads of the block reach the same barrier")
+            }
+            FaultKind::ShuffleFromExited { lane } => write!(
+                f,
+                "its shuffle asks for the value of lane {lane}, which has exited, so the value is undefined;                  keep the lane running, or shuffle among fewer lanes"
+            ),
             FaultKind::Stopped => write!(f, "the launch was stopped"),
         }
     }

@@ -33,6 +33,10 @@ pub struct Region {
     pub len_bytes: u64,
     /// True if the launch may write it.
     pub is_writable: bool,
+    /// True if its bytes are undefined when the launch starts, and the kernel promises to write all
+    /// of them. The check of [`init`](crate::Checks::init) then reports reads before a write, and
+    /// bytes that no thread has written at the end.
+    pub is_undefined: bool,
     /// The size of one of its elements in bytes, for reports.
     pub element_bytes: u32,
 }
@@ -51,6 +55,12 @@ pub trait AddressSpace: fmt::Debug + Send + Sync {
 }
 
 impl Region {
+    /// Returns memory that the launch may only read.
+    pub fn new(name: impl Into<String>, start: u64, len_bytes: u64, element_bytes: u32) -> Self {
+        let name = name.into();
+        Region { name, start, len_bytes, is_writable: false, is_undefined: false, element_bytes }
+    }
+
     #[inline(always)]
     fn has(&self, from: u64, to: u64) -> bool {
         self.start <= from && to - self.start <= self.len_bytes

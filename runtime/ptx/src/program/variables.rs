@@ -130,6 +130,7 @@ impl Variables {
             start: block.address(),
             len_bytes: block.len_bytes,
             is_writable: block.is_writable,
+            is_undefined: false,
             element_bytes: block.element_bytes,
         })
     }

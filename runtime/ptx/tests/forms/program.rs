@@ -73,6 +73,7 @@ mul.wide.u32 %at, %i, 8;
             start,
             len_bytes: 16 * words as u64,
             is_writable: true,
+            is_undefined: false,
             element_bytes: 8,
         };
         let params: Vec<u8> =

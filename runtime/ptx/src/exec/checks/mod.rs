@@ -1,0 +1,3 @@
+//! The checks of races, of reads of undefined bytes and of barriers.
+
+pub(crate) mod report;

@@ -1,0 +1,146 @@
+//! What the reports of the checks contain, and how they read.
+
+use super::super::memory::{Access, Region};
+use std::fmt;
+
+/// Two accesses to the same bytes that nothing orders. The [`Fault`](crate::Fault) names the thread
+/// and the line of the later one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Race {
+    /// The first byte that both access.
+    pub place: Place,
+    /// What the later access does.
+    pub access: Access,
+    /// True if the later access is atomic or volatile.
+    pub is_strong: bool,
+    /// The earlier access.
+    pub earlier: Earlier,
+    /// How the two threads are related.
+    pub relation: Relation,
+}
+
+/// The earlier access of a race.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Earlier {
+    /// What it does.
+    pub access: Access,
+    /// True if it is atomic or volatile.
+    pub is_strong: bool,
+    /// The block, in x, y and z.
+    pub block: [u32; 3],
+    /// The thread in its block, in x, y and z.
+    pub thread: [u32; 3],
+    /// The line in the PTX text, from 1. It is 0 if the program is too long to keep it.
+    pub ptx_line: u32,
+    /// The file and the line in the source, if the PTX has line information.
+    pub source: Option<(String, u32)>,
+}
+
+/// How the threads of two accesses are related.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Lanes that run one instruction together.
+    SameInstruction,
+    /// Lanes of one warp.
+    SameWarp,
+    /// Threads of one block.
+    SameBlock,
+    /// Threads of two blocks.
+    TwoBlocks,
+}
+
+/// A place in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// Memory of an operand or a variable.
+    Region {
+        /// The memory.
+        region: Region,
+        /// The address of the byte.
+        address: u64,
+    },
+    /// Shared memory of a block.
+    Shared {
+        /// The offset of the byte.
+        offset: u64,
+        /// The variable that has it, and its offset. Dynamic shared memory has no variable.
+        variable: Option<(String, u64)>,
+    },
+    /// Local memory of a thread.
+    Local {
+        /// The offset of the byte.
+        offset: u64,
+    },
+    /// Memory without a name.
+    Address(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Region { region, address } => {
+                let size = u64::from(region.element_bytes.max(1));
+                write!(f, "element {} of {}", (address - region.start) / size, region.name)
+            }
+            Place::Shared { offset, variable: Some((name, start)) } => {
+                write!(f, "byte {} of the shared variable {name}", offset - start)
+            }
+            Place::Shared { offset, variable: None } => write!(f, "byte {offset} of shared memory"),
+            Place::Local { offset } => write!(f, "byte {offset} of local memory"),
+            Place::Address(address) => write!(f, "address {address:#x}"),
+        }
+    }
+}
+
+fn verb(access: Access, is_strong: bool) -> &'static str {
+    match (access, is_strong) {
+        (Access::Read, false) => "reads",
+        (Access::Write, false) => "writes",
+        (Access::Read, true) => "reads (volatile or atomic)",
+        (Access::Write, true) => "writes (volatile or atomic)",
+    }
+}
+
+impl fmt::Display for Race {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Race { place, access, is_strong, earlier, relation } = self;
+        let Earlier { block, thread, ptx_line, source, .. } = earlier;
+        write!(f, "it {} {place}, which thread {thread:?}", verb(*access, *is_strong))?;
+        match relation {
+            Relation::SameInstruction => write!(f, " of the same warp ")?,
+            Relation::SameWarp => write!(f, " of the same warp ")?,
+            Relation::SameBlock => write!(f, " of the same block ")?,
+            Relation::TwoBlocks => write!(f, " of block {block:?} ")?,
+        }
+        write!(f, "{} (", verb(earlier.access, earlier.is_strong))?;
+        match (source, ptx_line) {
+            (Some((file, line)), _) => write!(f, "{file}:{line}, PTX line {ptx_line})")?,
+            (None, 0) => write!(f, "at a line that is not known)")?,
+            (None, line) => write!(f, "PTX line {line})")?,
+        }
+        if *relation == Relation::SameInstruction {
+            return write!(
+                f,
+                " by the same instruction, with another value; let one thread write it, or use an atomic \
+                 operation"
+            );
+        }
+        write!(f, ", and nothing orders the two accesses; ")?;
+        match relation {
+            _ if *is_strong != earlier.is_strong => {
+                write!(f, "make both of them atomic or volatile, or ")?;
+            }
+            _ => {}
+        }
+        match relation {
+            Relation::SameInstruction => Ok(()),
+            Relation::SameWarp => write!(f, "separate them by __syncwarp()"),
+            Relation::SameBlock => write!(f, "separate them by __syncthreads()"),
+            Relation::TwoBlocks => write!(
+                f,
+                "use atomic operations, or let the first block call __threadfence() and then set a flag that \
+                 the second one reads by an atomic operation or as volatile"
+            ),
+        }
+    }
+}
