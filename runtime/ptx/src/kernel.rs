@@ -234,12 +234,14 @@ impl Kernel {
             block: config.block,
             params: &words,
             regions,
+            checks: config.checks,
             shared_bytes: self.code.shared_bytes.saturating_add(config.shared_bytes),
             dynamic_shared_bytes: config.shared_bytes,
             printed: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let threads = if config.seed.is_some() { 1 } else { config.threads.max(1) };
+        let is_single = config.seed.is_some() || config.checks.any();
+        let threads = if is_single { 1 } else { config.threads.max(1) };
         let grid = Grid::new(launch, config.is_cooperative, config.seed);
         if threads == 1 {
             grid.work();

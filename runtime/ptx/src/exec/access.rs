@@ -4,6 +4,7 @@
 //! are the elements.
 
 use super::context::Context;
+use super::effect::Moved;
 use super::fault::FaultKind;
 use super::lanes::Loops;
 use super::memory::{Access, Element, extent, misaligned};
@@ -318,6 +319,20 @@ fn store<T: Element, D: Cell, const N: usize>(
         }
     }
     Flow::Next
+}
+
+/// Returns the bytes that a lane stores, from the lowest address on.
+pub(crate) fn stored(lanes: &Lanes, op: &Op, lane: usize, moved: Moved, is_wide: bool) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let size = usize::from(moved.bytes);
+    for (element, row) in bytes.chunks_exact_mut(size).zip([op.d, op.b, op.c, op.e]) {
+        let value = match is_wide {
+            true => lanes.registers.wide[row as usize][lane],
+            false => lanes.registers.narrow[row as usize][lane].into(),
+        };
+        element.copy_from_slice(&value.to_le_bytes()[..size]);
+    }
+    bytes
 }
 
 /// Compiles a loop over addresses for each level.

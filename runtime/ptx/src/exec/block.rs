@@ -5,13 +5,14 @@
 //! how many threads wait at it now. So threads that meet others at the barrier, or exit, need no
 //! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted.
 
-use super::code::Code;
-use super::context::{Context, Launch};
+use super::checks::{BlockState, Checker};
+use super::context::{Context, Launch, position};
 use super::fault::{Fault, FaultKind};
 use super::registers::LANES;
 use super::schedule::Order;
 use super::vote;
 use super::warp::{Barrier, Stop, Warp};
+use std::cell::RefCell;
 
 /// The number of ops that a warp runs before the next one has its turn.
 const WARP_TURN: u32 = 20_000;
@@ -26,6 +27,8 @@ pub(crate) struct Block {
     shared: Box<[u128]>,
     /// The numbers of threads that have arrived at a barrier and do not wait.
     arrived: [u32; BARRIERS],
+    /// What the checks know of the block, while it does not run.
+    checked: Option<Box<BlockState>>,
 }
 
 /// How far a block has come.
@@ -44,8 +47,8 @@ impl Block {
         let warps =
             (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
         let shared = vec![0; launch.shared_bytes.div_ceil(16) as usize].into();
-        let mut block = Block { id, warps, shared, arrived: [0; BARRIERS] };
-        let context = block.context(launch);
+        let mut block = Block { id, warps, shared, arrived: [0; BARRIERS], checked: None };
+        let context = block.context(launch, None);
         block.warps.iter_mut().for_each(|warp| warp.prepare(&context));
         block
     }
@@ -58,21 +61,42 @@ impl Block {
         self.warps.iter_mut().for_each(|warp| warp.restart(launch.code, threads));
     }
 
+    /// Prepares the checks of the block, which has just started.
+    pub(crate) fn prepare_checks(&mut self, launch: &Launch<'_>, checker: &Checker) {
+        self.checked = Some(checker.start(launch, self.id, self.checked.take()));
+    }
+
     /// Runs the block for about `fuel` ops.
-    pub(crate) fn run(&mut self, launch: &Launch<'_>, order: &mut Order, mut fuel: u64) -> Progress {
-        let context = self.context(launch);
+    pub(crate) fn run(
+        &mut self,
+        launch: &Launch<'_>,
+        order: &mut Order,
+        fuel: u64,
+        checker: Option<&RefCell<Checker>>,
+    ) -> Progress {
+        if let Some(checker) = checker {
+            checker.borrow_mut().enter(self.checked.take());
+        }
+        let progress = self.run_warps(&self.context(launch, checker), order, fuel);
+        if let Some(checker) = checker {
+            self.checked = checker.borrow_mut().leave();
+        }
+        progress
+    }
+
+    fn run_warps(&mut self, context: &Context<'_>, order: &mut Order, mut fuel: u64) -> Progress {
         while fuel > 0 {
             let (mut is_running, mut live) = (false, false);
             for at in order.of(self.warps.len()) {
                 let mut turn = order.turn(WARP_TURN);
                 let before = turn;
-                let stop = self.warps[at].run(&context, &mut turn);
+                let stop = self.warps[at].run(context, &mut turn);
                 fuel = fuel.saturating_sub(u64::from(before - turn) + 1);
                 match stop {
                     Stop::Done => {}
                     Stop::Waits => live = true,
                     Stop::Paused => (is_running, live) = (true, true),
-                    Stop::Fault(place) => return Progress::Fault(self.fault(&context, at, place)),
+                    Stop::Fault(place) => return Progress::Fault(self.fault(context, at, place)),
                 }
                 for (id, threads) in std::mem::take(&mut self.warps[at].lanes.arrivals) {
                     self.arrived[id as usize % BARRIERS] += threads;
@@ -81,22 +105,23 @@ impl Block {
             if !live {
                 return Progress::Done;
             }
-            if !self.open_barriers(launch.code) && !is_running {
-                return Progress::Fault(self.deadlock(&context));
+            match self.open_barriers(context) {
+                Ok(any) if any || is_running => {}
+                Ok(_) => return Progress::Fault(self.deadlock(context)),
+                Err(fault) => return Progress::Fault(fault),
             }
         }
         Progress::Paused
     }
 
-    fn context<'a>(&self, launch: &'a Launch<'a>) -> Context<'a> {
-        let [x, y, _] = launch.grid.map(u64::from);
-        let block = [self.id % x, self.id / x % y, self.id / (x * y)].map(|at| at as u32);
+    fn context<'a>(&self, launch: &'a Launch<'a>, checker: Option<&'a RefCell<Checker>>) -> Context<'a> {
+        let block = position(self.id, launch.grid);
         let shared = self.shared.as_ptr().expose_provenance() as u64;
-        Context { launch, block, shared }
+        Context { launch, block, shared, checker }
     }
 
     /// Opens each barrier at which enough threads wait. Returns whether there was one.
-    fn open_barriers(&mut self, code: &Code) -> bool {
+    fn open_barriers(&mut self, context: &Context<'_>) -> Result<bool, Box<Fault>> {
         let mut waiting = [(0u32, None); BARRIERS];
         let mut live = 0;
         for warp in &self.warps {
@@ -116,9 +141,53 @@ impl Block {
             }
             any = true;
             self.arrived[id] = 0;
-            vote::finish_barrier(&mut self.warps, id as u32, code);
+            if let Some(checker) = context.checker {
+                let mut checker = checker.borrow_mut();
+                if checker.checks().sync && expected.is_none() {
+                    self.of_all_threads(context, id as u32)?;
+                }
+                checker.opens(&self.warps, id as u32);
+            }
+            vote::finish_barrier(&mut self.warps, id as u32, context.launch.code);
         }
-        any
+        Ok(any)
+    }
+
+    /// Checks that all threads of the block wait at a barrier, at one instruction.
+    fn of_all_threads(&self, context: &Context<'_>, id: u32) -> Result<(), Box<Fault>> {
+        let mut waiting = Vec::new();
+        for (at, warp) in self.warps.iter().enumerate() {
+            warp.for_each_waiting(|barrier, mask, place| {
+                if barrier.id == id {
+                    waiting.push((at, mask, place));
+                }
+            });
+        }
+        let Some(&(first, mask, place)) = waiting.first() else { return Ok(()) };
+        let fault = |kind| self.describe(context, first, mask.trailing_zeros() as usize, place, kind);
+        let threads = context.launch.threads();
+        let thread = |warp: usize, lane: u32| {
+            position(u64::from(self.warps[warp].lanes.first_thread + lane), context.launch.block)
+        };
+        if let Some((at, other, elsewhere)) = waiting.iter().find(|(_, _, other)| *other != place) {
+            let (ptx_line, source) = context.launch.code.line_of(*elsewhere);
+            let thread = thread(*at, other.trailing_zeros());
+            return Err(fault(FaultKind::DivergentBarrier { thread, ptx_line, source }));
+        }
+        let waited: u32 = waiting.iter().map(|(_, mask, _)| mask.count_ones()).sum();
+        let exited = |(at, warp): (usize, &Warp)| {
+            let lanes = &warp.lanes;
+            let exists = super::warp::existing(lanes.first_thread, threads);
+            let gone = lanes.registers.dead & exists;
+            (gone != 0).then(|| thread(at, gone.trailing_zeros()))
+        };
+        match self.warps.iter().enumerate().find_map(exited) {
+            None => Ok(()),
+            Some(thread) => {
+                let exited = threads - waited;
+                Err(fault(FaultKind::ExitedBeforeBarrier { waited, exited, thread }))
+            }
+        }
     }
 
     #[cold]
@@ -153,17 +222,15 @@ impl Block {
         kind: FaultKind,
     ) -> Box<Fault> {
         let code = context.launch.code;
-        let line = code.lines[place as usize];
-        let file = code.files.iter().find(|(number, _)| *number == line.file && line.source > 0);
-        let [x, y, _] = context.launch.block;
-        let thread = self.warps[warp].lanes.first_thread + lane as u32;
+        let (ptx_line, source) = code.line_of(place);
+        let thread = u64::from(self.warps[warp].lanes.first_thread) + lane as u64;
         Box::new(Fault {
             kind,
             kernel: code.name.clone(),
-            ptx_line: line.ptx,
-            source: file.map(|(_, name)| (name.clone(), line.source)),
+            ptx_line,
+            source,
             block: context.block,
-            thread: [thread % x, thread / x % y, thread / (x * y)],
+            thread: position(thread, context.launch.block),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! A kernel with all functions that it may call, ready to run.
 
+use super::effect::Effect;
 use super::matrix::Matrix;
 use super::op::{Op, Row};
 
@@ -33,17 +34,30 @@ pub(crate) struct Code {
     pub(crate) param_bytes: u32,
     /// The bytes of the variables in shared memory. Dynamic shared memory is behind them.
     pub(crate) shared_bytes: u32,
+    /// The offset in shared memory, the size and the name of each of these variables.
+    pub(crate) shared_variables: Vec<(u64, u64, String)>,
     /// The bytes of local memory of each thread.
     pub(crate) local_bytes: u32,
 }
 
-/// The lines that an op comes from.
+impl Code {
+    /// Returns the line of an op in the PTX text, and the file and the line in the source.
+    pub(crate) fn line_of(&self, place: u32) -> (u32, Option<(String, u32)>) {
+        let line = self.lines[place as usize];
+        let file = self.files.iter().find(|(number, _)| *number == line.file && line.source > 0);
+        (line.ptx, file.map(|(_, name)| (name.clone(), line.source)))
+    }
+}
+
+/// The lines that an op comes from, and what else the running of it does not need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) ptx: u32,
     /// The number of the source file and the line, or 0.
     pub(crate) file: u32,
     pub(crate) source: u32,
+    /// The effect of the op that checks watch.
+    pub(crate) effect: Effect,
 }
 
 /// A function of a kernel.

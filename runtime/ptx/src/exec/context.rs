@@ -1,7 +1,10 @@
 //! The state that all threads of a block share, and the launch that it belongs to.
 
+use super::checks::Checker;
 use super::code::Code;
 use super::memory::Regions;
+use crate::checks::Checks;
+use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -14,6 +17,7 @@ pub(crate) struct Launch<'a> {
     /// The arguments, as the kernel's parameters lie in memory.
     pub(crate) params: &'a [u64],
     pub(crate) regions: Regions,
+    pub(crate) checks: Checks,
     /// The bytes of shared memory of a block: of its variables and the launch.
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared_bytes: u32,
@@ -43,4 +47,12 @@ pub(crate) struct Context<'a> {
     pub(crate) block: [u32; 3],
     /// The address of shared memory.
     pub(crate) shared: u64,
+    /// The checks of the launch, if it has any.
+    pub(crate) checker: Option<&'a RefCell<Checker>>,
+}
+
+/// Returns the place in x, y and z of the block or thread with a number.
+pub(crate) fn position(number: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
+    let (x, y) = (u64::from(x), u64::from(y));
+    [number % x, number / x % y, number / (x * y)].map(|at| at as u32)
 }

@@ -254,7 +254,8 @@ impl fmt::Display for FaultKind {
             FaultKind::Race(race) => race.fmt(f),
             FaultKind::Uninitialised { place, bytes } => write!(
                 f,
-                "it reads {bytes} bytes at {place}, which nothing has written; write them first, or mend the index"
+                "it reads {bytes} bytes at {place}, which nothing has written yet; write them first, put a barrier between \
+                 the write and this read, or mend the index"
             ),
             FaultKind::NotWritten { region, element, bytes } => {
                 let (name, len) = (&region.name, region.len_bytes);

@@ -9,9 +9,11 @@
 //! 3. The first fault ends the launch. Blocks that run end their turn.
 
 use super::block::{Block, Progress};
+use super::checks::Checker;
 use super::context::Launch;
 use super::fault::{Fault, FaultKind};
 use super::schedule::Order;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
@@ -41,6 +43,13 @@ struct State {
     fault: Option<Box<Fault>>,
 }
 
+impl State {
+    /// Returns whether all blocks have finished.
+    fn has_ended(&self, blocks: u64) -> bool {
+        self.fault.is_none() && self.aside.is_empty() && self.running == 0 && self.started == blocks
+    }
+}
+
 impl<'a> Grid<'a> {
     pub(crate) fn new(launch: Launch<'a>, is_cooperative: bool, seed: Option<u64>) -> Self {
         let blocks = launch.grid.iter().map(|&n| u64::from(n)).product();
@@ -55,8 +64,12 @@ impl<'a> Grid<'a> {
     pub(crate) fn work(&self) {
         let mut order = self.seed.map_or(Order::Fixed, Order::Seeded);
         let mut spare = None;
-        while let Some(mut block) = self.take(&mut spare) {
-            let progress = block.run(&self.launch, &mut order, BLOCK_TURN);
+        let checker = self.launch.checks.any().then(|| RefCell::new(Checker::new(&self.launch)));
+        while let Some((mut block, is_new)) = self.take(&mut spare) {
+            if is_new && let Some(checker) = &checker {
+                block.prepare_checks(&self.launch, &checker.borrow());
+            }
+            let progress = block.run(&self.launch, &mut order, BLOCK_TURN, checker.as_ref());
             let mut state = self.state();
             state.running -= 1;
             match progress {
@@ -68,10 +81,30 @@ impl<'a> Grid<'a> {
                 }
             }
         }
+        let mut state = self.state();
+        if let Some(checker) = checker
+            && state.has_ended(self.blocks)
+            && let Some(kind) = checker.into_inner().unwritten()
+        {
+            state.fault = Some(self.fault(kind));
+        }
     }
 
-    /// Returns the block that a thread runs next. Uses the memory of `spare` for a new one.
-    fn take(&self, spare: &mut Option<Block>) -> Option<Block> {
+    /// Returns a fault that belongs to no thread.
+    fn fault(&self, kind: FaultKind) -> Box<Fault> {
+        Box::new(Fault {
+            kind,
+            kernel: self.launch.code.name.clone(),
+            ptx_line: 0,
+            source: None,
+            block: [0; 3],
+            thread: [0; 3],
+        })
+    }
+
+    /// Returns the block that a thread runs next, and whether it is new. Uses the memory of `spare`
+    /// for a new one.
+    fn take(&self, spare: &mut Option<Block>) -> Option<(Block, bool)> {
         let mut state = self.state();
         if state.fault.is_some() || self.launch.stop.load(Relaxed) {
             return None;
@@ -82,34 +115,30 @@ impl<'a> Grid<'a> {
             state.started += 1;
             state.running += 1;
             drop(state);
-            return Some(match spare.take() {
+            let block = match spare.take() {
                 Some(mut block) => {
                     block.restart(&self.launch, id);
                     block
                 }
                 None => Block::new(&self.launch, id),
-            });
+            };
+            return Some((block, true));
         }
         let block = state.aside.pop_front()?;
         state.running += 1;
-        Some(block)
+        Some((block, false))
     }
 
     /// Returns what the kernel printed, once no thread works on the launch.
     pub(crate) fn finish(self) -> Result<String, Box<Fault>> {
+        let stopped = self.fault(FaultKind::Stopped);
         let printed = self.launch.printed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let has_ended = state.has_ended(self.blocks);
         match state.fault {
             Some(fault) => Err(fault),
-            None if state.aside.is_empty() && state.started == self.blocks => Ok(printed),
-            None => Err(Box::new(Fault {
-                kind: FaultKind::Stopped,
-                kernel: self.launch.code.name.clone(),
-                ptx_line: 0,
-                source: None,
-                block: [0; 3],
-                thread: [0; 3],
-            })),
+            None if has_ended => Ok(printed),
+            None => Err(stopped),
         }
     }
 }

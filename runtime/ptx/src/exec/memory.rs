@@ -100,6 +100,15 @@ impl Regions {
         Regions { regions: Vec::new(), space: None, is_unchecked: true }
     }
 
+    pub(crate) fn list(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Returns whether a launch may touch memory that is not in the list.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_unchecked || self.space.is_some()
+    }
+
     /// Returns the distance from `from..to` to its bytes in the memory of the host, in wrapping
     /// arithmetic. Returns `None` if `access` may not touch all of them.
     #[inline(always)]

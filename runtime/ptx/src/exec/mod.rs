@@ -2,7 +2,8 @@
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`: the
-//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be touched, and what fails.
+//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be
+//! touched, and what fails; `effect`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
 pub(crate) mod atomics;
@@ -12,6 +13,7 @@ pub(crate) mod code;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod copies;
+pub(crate) mod effect;
 pub(crate) mod fault;
 pub(crate) mod grid;
 pub(crate) mod lanes;

@@ -72,16 +72,27 @@ pub(crate) fn shuffle_extra(mode: Shuffle, is_sync: bool, predicate: Option<u32>
 }
 
 /// `shfl`: `d` from `a` of another lane, `b` and `c` as in the ISA.
-pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    if op.extra & 4 != 0 {
-        return for_each_group(lanes, op, mask, |lanes, group, _| shuffle_group(lanes, op, group));
+pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    let mut exited = None;
+    let flow = if op.extra & 4 != 0 {
+        for_each_group(lanes, op, mask, |lanes, group, _| {
+            exited = exited.or(shuffle_group(lanes, op, group));
+        })
+    } else {
+        exited = shuffle_group(lanes, op, mask);
+        Flow::Next
+    };
+    match exited {
+        Some((lane, source)) if context.launch.checks.sync => {
+            lanes.fail(lane, FaultKind::ShuffleFromExited { lane: source })
+        }
+        _ => flow,
     }
-    shuffle_group(lanes, op, mask);
-    Flow::Next
 }
 
+/// Returns a lane that asks for the value of one that has exited, and that one.
 #[inline(always)]
-fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) {
+fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<(usize, u32)> {
     let (a, b, c) = (
         lanes.registers.get::<u32>(op.a),
         lanes.registers.get::<u32>(op.b),
@@ -111,6 +122,12 @@ fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) {
     if predicate != NO_PREDICATE {
         lanes.registers.set_predicate(predicate as u32, mask, inside);
     }
+    let dead = lanes.registers.dead;
+    if dead == 0 {
+        return None;
+    }
+    let asks = |lane: &usize| mask >> lane & 1 == 1 && dead >> from[*lane] & 1 == 1;
+    (0..LANES).find(asks).map(|lane| (lane, from[lane] as u32))
 }
 
 /// The form of a vote. PTX ISA 9.7.13.10, vote.sync.

@@ -152,7 +152,7 @@ struct Fragment {
 }
 
 /// Returns the lanes of a warp that a block of `threads` has.
-fn existing(first_thread: u32, threads: u32) -> Mask {
+pub(crate) fn existing(first_thread: u32, threads: u32) -> Mask {
     let exist = (threads - first_thread).min(LANES as u32);
     if exist == LANES as u32 { Mask::MAX } else { (1 << exist) - 1 }
 }
@@ -275,7 +275,11 @@ impl Warp {
                 return if self.fragments.is_empty() { Stop::Done } else { Stop::Waits };
             };
             let at = if self.fragments.len() > 1 { self.join(at) } else { at };
-            if let Some(place) = self.run_fragment(at, has_turn, context, fuel) {
+            let failed = match context.checker {
+                None => self.run_fragment::<false>(at, has_turn, context, fuel),
+                Some(_) => self.run_fragment::<true>(at, has_turn, context, fuel),
+            };
+            if let Some(place) = failed {
                 return Stop::Fault(place);
             }
         }
@@ -337,8 +341,8 @@ impl Warp {
     }
 
     /// Runs a fragment until it splits, waits, returns, meets another one or has had its turn.
-    /// Returns the place of an op that failed.
-    fn run_fragment(
+    /// Returns the place of an op that failed. `IS_CHECKED` tells whether the launch has checks.
+    fn run_fragment<const IS_CHECKED: bool>(
         &mut self,
         at: usize,
         has_turn: bool,
@@ -371,9 +375,19 @@ impl Warp {
             if mine == 0 {
                 place += 1;
             } else {
+                if IS_CHECKED
+                    && let Some(checker) = context.checker
+                    && let Some((lane, kind)) =
+                        checker.borrow_mut().before(&mut self.lanes, op, mine, place, context)
+                {
+                    break Ends::Flow(self.lanes.fail(lane, kind), mine);
+                }
                 // SAFETY: a function needs the instructions of the level for which it was compiled.
                 // The lowering picks functions of the level of this processor.
                 let flow = unsafe { (op.run)(&mut self.lanes, op, mine, context) };
+                if IS_CHECKED && let Some(checker) = context.checker {
+                    checker.borrow_mut().after(&self.lanes, op, mine, place, flow, context);
+                }
                 match flow {
                     Flow::Next => place += 1,
                     Flow::Jump if mine == mask => place = op.extra as u32,

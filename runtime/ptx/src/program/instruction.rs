@@ -1,10 +1,12 @@
 //! Turns one instruction into ops.
 
+use super::effects::scope;
 use super::error::LowerError;
 use super::form::{Form, Opcode};
 use super::lower::Lowering;
 use super::{floats, integers};
 use crate::exec::control;
+use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::vote;
@@ -43,7 +45,10 @@ impl<'m> Lowering<'m> {
             "ret" => self.plain(control::ret),
             "exit" => self.plain(control::exit),
             "trap" | "brkpt" => self.plain(control::trap),
-            "membar" | "fence" => self.plain(control::fence),
+            "membar" | "fence" => {
+                self.this.line.effect = Effect::Fence(scope(&op));
+                self.plain(control::fence)
+            }
             "nanosleep" | "pmevent" | "prefetch" | "prefetchu" | "discard" | "applypriority" => {
                 self.plain(control::nothing)
             }

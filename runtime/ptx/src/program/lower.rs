@@ -8,6 +8,7 @@ use super::names::{Meaning, Names, Register};
 use super::variables::{Variables, layout_of};
 use crate::exec::code::{Code, Function, Line};
 use crate::exec::control;
+use crate::exec::effect::Effect;
 use crate::exec::lanes::Level;
 use crate::exec::op::{Guard, Op, Row};
 use crate::exec::registers::Kind;
@@ -205,6 +206,7 @@ impl<'m> Lowering<'m> {
             self.statement(statement)?;
         }
         // Text that ends without a return returns.
+        self.this.line.effect = Effect::None;
         self.emit(Op::new(control::ret));
         self.close()?;
         self.last_frame_bytes = self.this.frame_bytes;
@@ -287,6 +289,7 @@ impl<'m> Lowering<'m> {
             Statement::Prototype(_) => {}
             Statement::Instruction(instruction) => {
                 self.this.line.ptx = instruction.line;
+                self.this.line.effect = Effect::None;
                 self.this.guard = None;
                 if let Some((name, is_negated)) = instruction.guard {
                     let register = self.register(name, Kind::Predicate)?;
@@ -332,6 +335,7 @@ impl<'m> Lowering<'m> {
             return Err(self.error(format!("{} needs too much shared memory", variable.name)));
         }
         self.code.shared_bytes = end as u32;
+        self.code.shared_variables.push((offset, size, variable.name.to_owned()));
         Ok(offset)
     }
 

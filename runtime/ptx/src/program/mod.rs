@@ -3,12 +3,13 @@
 //! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
-//! `labels` finds the targets of jumps, `early` the ops that a warp runs once for many blocks, and
+//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that a warp runs once for many blocks, and
 //! `variables` holds a module's memory.
 
 mod comparisons;
 mod conversions;
 mod early;
+mod effects;
 mod error;
 mod floats;
 mod form;

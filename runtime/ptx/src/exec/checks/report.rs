@@ -83,13 +83,28 @@ impl fmt::Display for Place {
                 write!(f, "element {} of {}", (address - region.start) / size, region.name)
             }
             Place::Shared { offset, variable: Some((name, start)) } => {
-                write!(f, "byte {} of the shared variable {name}", offset - start)
+                write!(f, "byte {} of the shared variable {}", offset - start, short(name))
             }
             Place::Shared { offset, variable: None } => write!(f, "byte {offset} of shared memory"),
             Place::Local { offset } => write!(f, "byte {offset} of local memory"),
             Place::Address(address) => write!(f, "address {address:#x}"),
         }
     }
+}
+
+/// Returns the name in the source of a variable of a function. Itanium C++ ABI 5.1, "Mangling":
+/// `_ZZ1fE4tile` is `tile` of `f`.
+fn short(name: &str) -> &str {
+    let is_local = name.starts_with("_ZZ");
+    let own = is_local.then(|| {
+        name.match_indices('E').find_map(|(at, _)| {
+            let rest = &name[at + 1..];
+            let own = rest.trim_start_matches(|letter: char| letter.is_ascii_digit());
+            let len: usize = rest[..rest.len() - own.len()].parse().ok()?;
+            own.get(..len)
+        })
+    });
+    own.flatten().unwrap_or(name)
 }
 
 fn verb(access: Access, is_strong: bool) -> &'static str {

@@ -1,5 +1,6 @@
 //! Jumps, calls and barriers of blocks.
 
+use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::vote::BarrierReduction;
@@ -77,6 +78,7 @@ impl<'m> Lowering<'m> {
         }
         for (argument, (to, bytes)) in arguments.iter().zip(&layout.params) {
             let from = self.param_variable(argument)?;
+            self.this.line.effect = Effect::Copy;
             let at = self.emit(Op {
                 a: from as u32,
                 b: *to as u32,
@@ -85,6 +87,7 @@ impl<'m> Lowering<'m> {
             });
             self.is_behind_frame(at, Side::To);
         }
+        self.this.line.effect = Effect::None;
         match declared {
             Some(function) => {
                 let number = self.number_of(function.name);
@@ -100,6 +103,7 @@ impl<'m> Lowering<'m> {
         }
         for (result, (from, bytes)) in results.iter().zip(&layout.results) {
             let to = self.param_variable(result)?;
+            self.this.line.effect = Effect::Copy;
             let at = self.emit(Op {
                 a: *from as u32,
                 b: to as u32,
@@ -149,6 +153,7 @@ impl<'m> Lowering<'m> {
                     Some(result) => self.param_variable(result)? as u32,
                     None => u32::MAX,
                 };
+                self.this.line.effect = Effect::Result;
                 self.emit(Op { d, a, b, ..Op::new(print::print) });
                 Ok(())
             }
@@ -168,6 +173,7 @@ impl<'m> Lowering<'m> {
         let operands = &instruction.operands;
         if op.has("warp") {
             let e = self.source(self.operand(operands, 0)?, Kind::Narrow, Literal::Integer)?;
+            self.this.line.effect = Effect::Meet;
             self.emit(Op { e, ..Op::new(vote::warp_barrier) });
             return Ok(());
         }
@@ -195,7 +201,9 @@ impl<'m> Lowering<'m> {
         };
         let has_count = count.is_some();
         let (Some(reduction), Some(result), Some(predicate)) = (reduction, result, predicate) else {
-            let run: Run = if op.has("arrive") { control::arrive } else { control::barrier };
+            let is_arrival = op.has("arrive");
+            let run: Run = if is_arrival { control::arrive } else { control::barrier };
+            self.this.line.effect = if is_arrival { Effect::Arrive } else { Effect::None };
             self.emit(Op { a, b, extra: u64::from(has_count), ..Op::new(run) });
             return Ok(());
         };

@@ -1,9 +1,11 @@
 //! Instructions that access memory, and those that convert addresses.
 
 use crate::exec::access::{Base, Window};
+use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::{access, atomics, control};
+use crate::program::effects::moved;
 use crate::program::error::LowerError;
 use crate::program::form::{Opcode, kind_of, literal_of};
 use crate::program::lower::Lowering;
@@ -130,6 +132,9 @@ impl<'m> Lowering<'m> {
         for (row, element) in rows.iter_mut().zip(&elements) {
             *row = self.result(element, kind)?;
         }
+        if address.window != Window::Param {
+            self.this.line.effect = Effect::Load(moved(op, elements.len()));
+        }
         let run = loops.at(self.level);
         let op = Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address };
         let end = address.extra.saturating_add(8 * elements.len() as u64);
@@ -160,6 +165,7 @@ impl<'m> Lowering<'m> {
         if matches!(address.window, Window::Param) {
             return Err(self.error("a kernel cannot store to its parameters"));
         }
+        self.this.line.effect = Effect::Store(moved(op, elements.len()), is_wide);
         let run = loops.at(self.level);
         self.emit(Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address });
         Ok(())
@@ -182,6 +188,7 @@ impl<'m> Lowering<'m> {
             _ => b,
         };
         let d = if gives_old { self.result(self.operand(operands, 0)?, kind)? } else { 0 };
+        self.this.line.effect = Effect::Atomic(moved(op, 1), gives_old);
         self.emit(Op { run, d, b, c, e: u32::from(gives_old), ..address });
         Ok(())
     }

@@ -1,0 +1,120 @@
+//! The memory outside of blocks that a checked launch may touch, with what is known of it.
+
+use super::super::memory::{Region, Regions};
+use super::report::Place;
+use super::shadow::{Bits, Word};
+
+/// The bytes of an area of memory that no region declares.
+const CHUNK: u64 = 1 << 16;
+
+/// Regions that share bytes, or a chunk of other memory.
+#[derive(Debug)]
+pub(super) struct Area {
+    /// A multiple of 16.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// What is known of each word. Empty if no access can race.
+    pub(super) words: Vec<Word>,
+    /// The bytes that are defined, unless all are.
+    pub(super) defined: Option<Bits>,
+}
+
+/// All areas that are known, by their addresses.
+#[derive(Debug, Default)]
+pub(super) struct Areas {
+    areas: Vec<Area>,
+    /// The one that was found last.
+    last: usize,
+    regions: Vec<Region>,
+    /// True if there is memory that no region declares.
+    is_open: bool,
+    races: bool,
+}
+
+impl Areas {
+    pub(super) fn new(regions: &Regions, races: bool, init: bool) -> Self {
+        let mut sorted: Vec<Region> = regions.list().to_vec();
+        sorted.sort_by_key(|region| region.start);
+        let mut areas: Vec<Area> = Vec::new();
+        let mut first = 0;
+        while first < sorted.len() {
+            // Regions that overlap share an area.
+            let start = sorted[first].start / 16 * 16;
+            let (mut end, mut after) = (sorted[first].start + sorted[first].len_bytes, first + 1);
+            while after < sorted.len() && sorted[after].start < end {
+                end = end.max(sorted[after].start + sorted[after].len_bytes);
+                after += 1;
+            }
+            let members = &sorted[first..after];
+            let words = match races && members.iter().any(|region| region.is_writable) {
+                true => vec![Word::default(); (end - start).div_ceil(4) as usize],
+                false => Vec::new(),
+            };
+            let defined = (init && members.iter().any(|region| region.is_undefined)).then(|| {
+                let mut bits = Bits::new(end - start);
+                for region in members.iter().filter(|region| !region.is_undefined) {
+                    bits.set_all(region.start - start, region.start + region.len_bytes - start);
+                }
+                bits
+            });
+            areas.push(Area { start, end, words, defined });
+            first = after;
+        }
+        Areas { areas, last: 0, regions: sorted, is_open: regions.is_open(), races }
+    }
+
+    /// Returns the area of an address. Memory that no region declares becomes an area when it is
+    /// used first.
+    #[inline(always)]
+    pub(super) fn of(&mut self, address: u64) -> Option<&mut Area> {
+        let has = |area: &Area| area.start <= address && address < area.end;
+        if !self.areas.get(self.last).is_some_and(has) {
+            self.last = self.find(address)?;
+        }
+        Some(&mut self.areas[self.last])
+    }
+
+    #[inline(never)]
+    fn find(&mut self, address: u64) -> Option<usize> {
+        let at = self.areas.partition_point(|area| area.start <= address);
+        if at > 0 && address < self.areas[at - 1].end {
+            return Some(at - 1);
+        }
+        if !self.is_open || !self.races {
+            return None;
+        }
+        let chunk = address / CHUNK * CHUNK;
+        let start = if at > 0 { chunk.max(self.areas[at - 1].end.next_multiple_of(16)) } else { chunk };
+        let end = (chunk + CHUNK).min(self.areas.get(at).map_or(u64::MAX, |area| area.start));
+        let words = vec![Word::default(); (end - start).div_ceil(4) as usize];
+        self.areas.insert(at, Area { start, end, words, defined: None });
+        Some(at)
+    }
+
+    /// Names an address.
+    pub(super) fn place(&self, address: u64) -> Place {
+        let has = |region: &&Region| region.start <= address && address - region.start < region.len_bytes;
+        match self.regions.iter().find(has) {
+            Some(region) => Place::Region { region: region.clone(), address },
+            None => Place::Address(address),
+        }
+    }
+
+    /// Returns an undefined region with its first undefined element and the number of its undefined
+    /// bytes.
+    pub(super) fn unwritten(&mut self) -> Option<(Region, u64, u64)> {
+        let undefined: Vec<Region> = self
+            .regions
+            .iter()
+            .filter(|region| region.is_undefined && region.len_bytes > 0)
+            .cloned()
+            .collect();
+        undefined.into_iter().find_map(|region| {
+            let area = self.of(region.start)?;
+            let from = region.start - area.start;
+            let (first, count) = area.defined.as_ref()?.missing(from, from + region.len_bytes)?;
+            let element = (first - from) / u64::from(region.element_bytes.max(1));
+            Some((region, element, count))
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! What orders the accesses of two threads.
+//!
+//! # Time
+//! One number counts the events that may order accesses: a barrier that opens, a meeting of lanes,
+//! a fence. An access has the time at which it ran. An event with time e is after each access with
+//! a time less than e, and before each other one.
+//!
+//! # Rules
+//! An access of thread a at time T is before one that thread b makes now in these cases. The rules
+//! take too much for ordered rather than too little, so no report is false. Each of them is a
+//! necessary condition of an order by the PTX memory model (PTX ISA 8.9), in which the first step
+//! leaves a after T, and the last step enters b.
+//! 1. a is b.
+//! 2. Both are in one warp, and both have met other lanes after T: by an instruction with a mask of
+//!    lanes (`bar.warp.sync`, `shfl.sync`, `vote.sync` and so on), or by a barrier of the block.
+//! 3. Both are in one block but not in one warp, a has met others after T, b too, and barriers lead
+//!    from a's warp after T to b's warp. For this, each warp keeps for each other warp the time up
+//!    to which it knows that warp's accesses. A barrier joins these clocks, of the warps that
+//!    arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it is then.
+//! 4. A fence or a release covers a's access, a's block makes a strong write behind it, and b has
+//!    made a synchronising read after T. Fences of a and those of threads that a's access is
+//!    before, by 2 and 3, cover it. If a and b are in two blocks, the fence has to have the scope
+//!    of the device. A synchronising read is strong: an atomic operation that returns a value, or a
+//!    load that is volatile, relaxed or acquire. b or another lane of its warp makes it, or a warp
+//!    from which barriers lead to b. Then b itself reads so or meets others after T. That the read
+//!    finds what was written behind the fence is not asked for.
+//!
+//! A thread that has exited counts as one that met others at each later meeting.
+
+use super::super::effect::Scope;
+use super::super::registers::{LANES, Mask, for_each_lane};
+use super::super::warp::Warp;
+use std::collections::HashMap;
+
+/// A time. 31 bits, so that a record has room for a flag.
+pub(super) type Time = u32;
+
+/// The time at which the count ends. From then on everything counts as ordered.
+const LAST: Time = (1 << 31) - 1;
+
+/// A thread of the launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thread {
+    pub(super) block: u32,
+    /// Its number in the block.
+    pub(super) number: u32,
+}
+
+/// The times of the events of a warp.
+#[derive(Clone, Debug)]
+struct WarpClock {
+    /// When each lane last met others.
+    met: [Time; LANES],
+    /// When each lane last met others or made a synchronising read.
+    entered: [Time; LANES],
+    /// Accesses in the block before this time are before each lane.
+    floor: Time,
+    /// The last synchronising read that the warp knows of.
+    acquired: Time,
+    /// For each warp of the block, the time before which its accesses are known.
+    known: Box<[Time]>,
+}
+
+/// The clocks of a block.
+#[derive(Debug)]
+pub(super) struct BlockClocks {
+    pub(super) block: u32,
+    warps: Vec<WarpClock>,
+    /// The knowledge of the threads that arrived at each barrier and do not wait.
+    arrived: HashMap<u32, (Box<[Time]>, Time)>,
+    /// For each thread, the time before which a fence covers its accesses.
+    fenced: Box<[Time]>,
+    /// The same of fences of the device's scope, if the block has made one.
+    fenced_wide: Option<Box<[Time]>>,
+    /// True if no strong write has followed the last fence.
+    is_unpublished: bool,
+    /// The time before which the accesses of each thread are covered, with a strong write behind.
+    published: Box<[Time]>,
+}
+
+impl BlockClocks {
+    pub(super) fn new(block: u32, threads: u32) -> Self {
+        let warps = (threads as usize).div_ceil(LANES);
+        let clock = WarpClock {
+            met: [0; LANES],
+            entered: [0; LANES],
+            floor: 0,
+            acquired: 0,
+            known: vec![0; warps].into(),
+        };
+        BlockClocks {
+            block,
+            warps: vec![clock; warps],
+            arrived: HashMap::new(),
+            fenced: vec![0; warps * LANES].into(),
+            fenced_wide: None,
+            is_unpublished: false,
+            published: vec![0; warps * LANES].into(),
+        }
+    }
+
+    /// Returns the time before which accesses in this block are before all lanes of a warp.
+    pub(super) fn floor(&self, warp: usize) -> Time {
+        self.warps[warp].floor
+    }
+}
+
+/// The count of events, and the fences of all blocks.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    pub(super) time: Time,
+    /// For each block that has made a fence of the device's scope with a strong write behind, and
+    /// each thread of it, the time before which its accesses are covered.
+    published: HashMap<u32, Box<[Time]>>,
+}
+
+impl Clocks {
+    pub(super) fn new() -> Self {
+        Clocks { time: 1, published: HashMap::new() }
+    }
+
+    fn tick(&mut self) -> Time {
+        self.time = (self.time + 1).min(LAST);
+        self.time
+    }
+
+    /// Returns whether an access of `a` at `then` is before one that a lane makes now.
+    pub(super) fn is_before(
+        &self,
+        a: Thread,
+        then: Time,
+        of: &BlockClocks,
+        warp: usize,
+        lane: usize,
+    ) -> bool {
+        let clock = &of.warps[warp];
+        let reads_after = clock.acquired > then && clock.entered[lane] > then;
+        if self.time == LAST {
+            return true;
+        }
+        if a.block != of.block {
+            let published = || self.published.get(&a.block);
+            return reads_after && published().is_some_and(|times| times[a.number as usize] > then);
+        }
+        let (a_warp, a_lane) = (a.number as usize / LANES, a.number as usize % LANES);
+        if a_warp == warp && a_lane == lane || then < clock.floor {
+            return true;
+        }
+        let other = &of.warps[a_warp];
+        let has_met = if a_warp == warp {
+            other.met[a_lane] > then && clock.met[lane] > then
+        } else {
+            clock.known[a_warp] > then && other.met[a_lane] > then && clock.entered[lane] > then
+        };
+        has_met || reads_after && of.published[a.number as usize] > then
+    }
+
+    /// Lanes of a warp meet. `exited` are others that they named.
+    pub(super) fn meet(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask) {
+        let time = self.tick();
+        let clock = &mut of.warps[warp];
+        set(&mut clock.met, mask, time);
+        set(&mut clock.entered, mask, time);
+    }
+
+    /// Lanes make a synchronising read.
+    pub(super) fn acquire(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask) {
+        let clock = &mut of.warps[warp];
+        clock.acquired = self.time;
+        set(&mut clock.entered, mask, self.time);
+    }
+
+    /// Lanes make a fence.
+    pub(super) fn fence(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask, scope: Scope) {
+        let time = self.tick();
+        let BlockClocks { warps, fenced, fenced_wide, is_unpublished, published, .. } = of;
+        *is_unpublished = true;
+        cover(warps, fenced, warp, mask, time);
+        if scope == Scope::Device {
+            let wide = fenced_wide.get_or_insert_with(|| vec![0; published.len()].into());
+            cover(warps, wide, warp, mask, time);
+            // What another thread has published and this warp has read is before this fence.
+            let acquired = warps[warp].acquired;
+            for (wide, published) in wide.iter_mut().zip(published.iter()) {
+                *wide = (*wide).max((*published).min(acquired));
+            }
+        }
+    }
+
+    /// A thread of a block makes a strong write.
+    pub(super) fn publish(&mut self, of: &mut BlockClocks) {
+        if !std::mem::take(&mut of.is_unpublished) {
+            return;
+        }
+        join(&mut of.published, &of.fenced);
+        if let Some(fenced) = &of.fenced_wide {
+            let published = self.published.entry(of.block);
+            join(published.or_insert_with(|| vec![0; fenced.len()].into()), fenced);
+        }
+    }
+
+    /// Lanes arrive at a barrier and do not wait.
+    pub(super) fn arrive(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask, barrier: u32) {
+        let time = self.tick();
+        let clock = &mut of.warps[warp];
+        set(&mut clock.met, mask, time);
+        let acquired = clock.acquired;
+        let none = || (vec![0; clock.known.len()].into(), 0);
+        let (known, read) = of.arrived.entry(barrier).or_insert_with(none);
+        join(known, &clock.known);
+        known[warp] = time;
+        *read = (*read).max(acquired);
+    }
+
+    /// A barrier opens for the lanes that wait at it.
+    pub(super) fn open(&mut self, of: &mut BlockClocks, warps: &[Warp], barrier: u32) {
+        let time = self.tick();
+        let none = || (vec![0; warps.len()].into(), 0);
+        let (mut known, mut acquired) = of.arrived.remove(&barrier).unwrap_or_else(none);
+        let mut all_wait = true;
+        for (at, (warp, clock)) in warps.iter().zip(&mut of.warps).enumerate() {
+            let (mut waits, exited) = (0, warp.lanes.registers.dead);
+            warp.for_each_waiting(|other, mask, _| waits |= if other.id == barrier { mask } else { 0 });
+            all_wait &= waits | exited == Mask::MAX;
+            set(&mut clock.met, waits | exited, time);
+            set(&mut clock.entered, waits, time);
+            if waits != 0 || exited == Mask::MAX {
+                join(&mut known, &clock.known);
+                known[at] = time;
+                acquired = acquired.max(clock.acquired);
+            }
+        }
+        for (warp, clock) in warps.iter().zip(&mut of.warps) {
+            let mut waits = false;
+            warp.for_each_waiting(|other, _, _| waits |= other.id == barrier);
+            if waits {
+                join(&mut clock.known, &known);
+                clock.acquired = clock.acquired.max(acquired);
+                clock.floor = if all_wait { time } else { clock.floor };
+            }
+        }
+    }
+}
+
+/// Sets the times of the lanes of a mask.
+fn set(times: &mut [Time; LANES], mask: Mask, time: Time) {
+    for (lane, at) in times.iter_mut().enumerate() {
+        *at = if mask >> lane & 1 == 1 { time } else { *at };
+    }
+}
+
+fn join(ours: &mut [Time], theirs: &[Time]) {
+    for (ours, theirs) in ours.iter_mut().zip(theirs) {
+        *ours = (*ours).max(*theirs);
+    }
+}
+
+/// Notes that a fence of lanes covers their accesses and those that are known to be before.
+fn cover(warps: &[WarpClock], covered: &mut [Time], warp: usize, mask: Mask, time: Time) {
+    let clock = &warps[warp];
+    for (at, covered) in covered.chunks_exact_mut(LANES).enumerate() {
+        if at != warp {
+            covered.iter_mut().for_each(|covered| *covered = (*covered).max(clock.known[at]));
+            continue;
+        }
+        let mut met = 0;
+        for_each_lane(mask, |lane| met = met.max(clock.met[lane]));
+        for (lane, covered) in covered.iter_mut().enumerate() {
+            let before = if mask >> lane & 1 == 1 { time } else { met.min(clock.met[lane]) };
+            *covered = (*covered).max(before);
+        }
+    }
+}

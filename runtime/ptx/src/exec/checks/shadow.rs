@@ -1,0 +1,178 @@
+//! What the check of races keeps of each word of memory, and the check of undefined bytes of each
+//! byte.
+
+use super::order::{Thread, Time};
+
+/// An access that a word remembers. All zeros mean none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The time, and in the highest bit whether the access is strong.
+    time: u32,
+    block: u32,
+    /// From the lowest bit: 4 bits for the bytes, 10 for the thread and 18 for the place of the op.
+    rest: u32,
+}
+
+const STRONG: u32 = 1 << 31;
+
+impl Record {
+    /// The place of an op that is too far behind.
+    const FAR: u32 = (1 << 18) - 1;
+
+    /// Returns the record of an access to no bytes.
+    pub(super) fn new(thread: Thread, time: Time, is_strong: bool, place: u32) -> Self {
+        Record {
+            time: time | if is_strong { STRONG } else { 0 },
+            block: thread.block,
+            rest: place.min(Self::FAR) << 14 | (thread.number & 0x3ff) << 4,
+        }
+    }
+
+    /// Returns the same access of another lane of the warp, to these bytes of a word.
+    #[inline(always)]
+    pub(super) fn at(self, lane: usize, bytes: u32) -> Self {
+        Record { rest: self.rest | (lane as u32) << 4 | bytes, ..self }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(self) -> u32 {
+        self.rest & 0xf
+    }
+
+    #[inline(always)]
+    pub(super) fn time(self) -> Time {
+        self.time & !STRONG
+    }
+
+    #[inline(always)]
+    pub(super) fn is_strong(self) -> bool {
+        self.time & STRONG != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn thread(self) -> Thread {
+        Thread { block: self.block, number: self.rest >> 4 & 0x3ff }
+    }
+
+    /// Returns the place of the op, unless that is too far behind.
+    pub(super) fn place(self) -> Option<u32> {
+        Some(self.rest >> 14).filter(|place| *place != Self::FAR)
+    }
+
+    #[inline(always)]
+    pub(super) fn is_of_warp(self, other: Record) -> bool {
+        self.block == other.block && (self.rest ^ other.rest) & (0x1f << 9) == 0
+    }
+
+    #[inline(always)]
+    fn is_of_thread(self, other: Record) -> bool {
+        self.block == other.block && (self.rest ^ other.rest) & (0x3ff << 4) == 0
+    }
+
+    /// Returns whether the accesses touch the same bytes, and not both of them are strong.
+    #[inline(always)]
+    fn may_race(self, other: Record) -> bool {
+        self.rest & other.rest & 0xf != 0 && self.time & other.time & STRONG == 0
+    }
+}
+
+/// What is known of a word of 4 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Word {
+    /// The last write.
+    write: Record,
+    /// The last read since.
+    read: Record,
+    /// A read since by another thread, of another warp if there was one.
+    other_read: Record,
+}
+
+impl Word {
+    /// Returns the write that a read races with, if there is one, and notes the read.
+    #[inline(always)]
+    pub(super) fn read(&mut self, by: Record, is_before: impl Fn(Record) -> bool) -> Option<Record> {
+        if self.write.may_race(by) && !is_before(self.write) {
+            return Some(self.write);
+        }
+        self.note_read(by);
+        None
+    }
+
+    #[inline(always)]
+    pub(super) fn note_read(&mut self, by: Record) {
+        let last = self.read;
+        if last.is_of_thread(by) {
+            // Reads of one thread at one time count as one.
+            let bytes = if last.time == by.time { last.bytes() } else { 0 };
+            self.read = Record { rest: by.rest | bytes, ..by };
+            return;
+        }
+        if last.bytes() != 0 && (self.other_read.bytes() == 0 || !last.is_of_warp(by)) {
+            self.other_read = last;
+        }
+        self.read = by;
+    }
+
+    /// Returns an access that a write races with, if there is one, and notes the write.
+    /// `is_silent` returns whether a write leaves the word as the earlier one left it.
+    #[inline(always)]
+    pub(super) fn write(
+        &mut self,
+        by: Record,
+        is_before: impl Fn(Record) -> bool,
+        is_silent: impl Fn(Record) -> bool,
+    ) -> Option<(Record, bool)> {
+        if self.write.may_race(by) && !is_before(self.write) && !is_silent(self.write) {
+            return Some((self.write, true));
+        }
+        for read in [self.read, self.other_read] {
+            if read.may_race(by) && !is_before(read) {
+                return Some((read, false));
+            }
+        }
+        self.write = by;
+        let bytes = by.bytes();
+        self.read.rest &= !bytes;
+        self.other_read.rest &= !bytes;
+        None
+    }
+}
+
+/// A bit for each byte of a piece of memory, which starts at a multiple of 16.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bits(Vec<u64>);
+
+impl Bits {
+    /// Returns `len` bits that are 0.
+    pub(super) fn new(len: u64) -> Self {
+        Bits(vec![0; len.div_ceil(64) as usize])
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// Returns the bits of an aligned access, which are in one word.
+    #[inline(always)]
+    pub(super) fn of(&self, at: u64, len: u64) -> u64 {
+        self.0[at as usize / 64] >> (at % 64) & ((1 << len) - 1)
+    }
+
+    /// Sets the bits of an aligned access.
+    #[inline(always)]
+    pub(super) fn set(&mut self, at: u64, len: u64) {
+        self.0[at as usize / 64] |= ((1 << len) - 1) << (at % 64);
+    }
+
+    /// Sets any bits.
+    pub(super) fn set_all(&mut self, from: u64, to: u64) {
+        (from..to).for_each(|at| self.set(at, 1));
+    }
+
+    /// Returns the first bit that is not set, and the number of such bits.
+    pub(super) fn missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let is_missing = |at: &u64| self.of(*at, 1) == 0;
+        let first = (from..to).find(is_missing)?;
+        Some((first, (first..to).filter(is_missing).count() as u64))
+    }
+}
