@@ -296,16 +296,20 @@ impl Check {
                 ParamKind::Scalar { bytes, .. } => bytes,
                 ParamKind::Slice { element_bytes, access, .. } => {
                     let is_writable = access != AccessMode::Read;
+                    let is_undefined = access == AccessMode::Write;
                     let len = arg.len - u64::from(shortened == Some(i));
                     match regions.iter_mut().find(|region| region.start == arg.bits) {
                         // The operand shares the memory of an earlier one.
-                        Some(region) => region.is_writable |= is_writable,
+                        Some(region) => {
+                            region.is_writable |= is_writable;
+                            region.is_undefined &= is_undefined;
+                        }
                         None => regions.push(ptx::Region {
                             name: param.name.into(),
                             start: arg.bits,
                             len_bytes: len * element_bytes as u64,
                             is_writable,
-                            is_undefined: false,
+                            is_undefined,
                             element_bytes: element_bytes as u32,
                         }),
                     }
@@ -319,6 +323,7 @@ impl Check {
             grid: launch.grid,
             block: launch.block,
             seed: (launch.seed != 0).then_some(launch.seed),
+            checks: ptx::Checks::ALL,
             ..ptx::Config::linear(1, 1)
         };
         // SAFETY: launch needs regions that are valid until it returns, and that other code does
