@@ -42,18 +42,19 @@ impl Copies {
     }
 
     /// Runs the copies of the lanes of `mask`, but for those of their newest `kept` groups. Copies
-    /// that are in no group run if `kept` is `None`.
-    fn run(&mut self, mask: Mask, kept: Option<u32>) {
+    /// that are in no group run if `kept` is `None`. Calls `before` for the lanes of each copy that
+    /// runs.
+    fn run(&mut self, mask: Mask, kept: Option<u32>, mut before: impl FnMut(&Copy, Mask)) {
         for copy in &mut self.issued {
-            let left = copy.left & mask;
-            for_each_lane(left, |lane| {
+            let mut due: Mask = 0;
+            for_each_lane(copy.left & mask, |lane| {
                 let is_due =
                     kept.is_none_or(|kept| copy.group[lane].saturating_add(kept) < self.groups[lane]);
-                if is_due {
-                    copy.run(lane);
-                    copy.left &= !(1 << lane);
-                }
+                due |= Mask::from(is_due) << lane;
             });
+            before(copy, due);
+            for_each_lane(due, |lane| copy.run(lane));
+            copy.left &= !due;
         }
         self.issued.retain(|copy| copy.left != 0);
     }
@@ -123,13 +124,38 @@ pub(crate) fn commit(lanes: &mut Lanes, _: &Op, mask: Mask, _: &Context<'_>) -> 
 }
 
 /// `cp.async.wait_group`: for all groups but the newest `extra`.
-pub(crate) fn wait_group(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    lanes.copies.run(mask, Some(op.extra as u32));
-    Flow::Next
+pub(crate) fn wait_group(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    wait(lanes, mask, Some(op.extra as u32), context)
 }
 
 /// `cp.async.wait_all`
-pub(crate) fn wait_all(lanes: &mut Lanes, _: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    lanes.copies.run(mask, None);
-    Flow::Next
+pub(crate) fn wait_all(lanes: &mut Lanes, _: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    wait(lanes, mask, None, context)
+}
+
+/// Runs copies that are due. For the checks, a copy is a read and a write when it runs.
+fn wait(lanes: &mut Lanes, mask: Mask, kept: Option<u32>, context: &Context<'_>) -> Flow {
+    let mut copies = std::mem::take(&mut lanes.copies);
+    let mut failure = None;
+    copies.run(mask, kept, |copy, due| {
+        let Some(checker) = context.checker else { return };
+        let (mut checker, any) = (checker.borrow_mut(), Op::new(wait_all));
+        let mut left = due;
+        while left != 0 && failure.is_none() {
+            let lane = left & left.wrapping_neg();
+            left &= !lane;
+            let read = copy.read[lane.trailing_zeros() as usize];
+            if read > 0 {
+                failure = checker.part(lanes, &any, (lane, &copy.from), read, Access::Read, context);
+            }
+        }
+        if due != 0 && failure.is_none() {
+            failure = checker.part(lanes, &any, (due, &copy.to), copy.bytes, Access::Write, context);
+        }
+    });
+    lanes.copies = copies;
+    match failure {
+        None => Flow::Next,
+        Some((lane, kind)) => lanes.fail(lane, kind),
+    }
 }

@@ -9,6 +9,8 @@ pub(crate) enum Effect {
     Load(Moved),
     /// The cells of the elements are wide or not.
     Store(Moved, bool),
+    /// A store that is a part of what an instruction does.
+    Part(Moved),
     /// `atom` and `red`. The flag is true if it returns the old value.
     Atomic(Moved, bool),
     /// `membar` and `fence`.

@@ -13,6 +13,7 @@
 //! summed by `fma` in the order of k.
 
 use super::access::{Base, addresses};
+use super::checks::Checker;
 use super::context::Context;
 use super::memory::{Access, Element as Memory};
 use super::op::{Flow, Op, Row};
@@ -21,6 +22,7 @@ use super::vote::for_each_group;
 use super::warp::Lanes;
 use crate::number::Rounding;
 use crate::number::half::{Bf16, F16, Half};
+use std::cell::RefCell;
 
 /// The type of a matrix' elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,6 +251,14 @@ fn access_elements(
     let Some(found) = addresses(lanes, &op, mask, context, u64::from(bits / 8), access) else {
         return false;
     };
+    let bytes = u64::from(bits / 8);
+    let check = |checker: &RefCell<Checker>| {
+        checker.borrow_mut().part(lanes, &op, (mask, &found.of), bytes, access, context)
+    };
+    if let Some((lane, kind)) = context.checker.and_then(check) {
+        lanes.fail(lane, kind);
+        return false;
+    }
     for_each_lane(mask, |lane| {
         let (at, value) = (found.of[lane], &mut values[lane]);
         match bits {

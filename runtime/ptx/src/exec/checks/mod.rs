@@ -59,6 +59,8 @@ pub(crate) struct Checker {
     areas: Areas,
     /// That of the block that runs.
     block: Option<Box<BlockState>>,
+    /// The place of the op that runs.
+    place: u32,
 }
 
 /// The state of the checks of a block.
@@ -87,7 +89,7 @@ impl Checker {
     pub(crate) fn new(launch: &Launch<'_>) -> Self {
         let checks = launch.checks;
         let areas = Areas::new(&launch.regions, checks.races, checks.init);
-        Checker { checks, clocks: Clocks::new(), areas, block: None }
+        Checker { checks, clocks: Clocks::new(), areas, block: None, place: 0 }
     }
 
     pub(crate) fn checks(&self) -> Checks {
@@ -154,9 +156,10 @@ impl Checker {
         place: u32,
         context: &Context<'_>,
     ) -> Option<Failure> {
+        self.place = place;
         match context.launch.code.lines[place as usize].effect {
             Effect::None | Effect::Meet => None,
-            effect => self.before_effect(lanes, op, mask, place, effect, context),
+            effect => self.before_effect(lanes, op, mask, effect, context),
         }
     }
 
@@ -166,7 +169,6 @@ impl Checker {
         lanes: &mut Lanes,
         op: &Op,
         mask: Mask,
-        place: u32,
         effect: Effect,
         context: &Context<'_>,
     ) -> Option<Failure> {
@@ -174,7 +176,7 @@ impl Checker {
         let block = self.block.as_deref_mut()?;
         let clocks = &mut block.clocks;
         match effect {
-            Effect::None | Effect::Meet => None,
+            Effect::None | Effect::Meet | Effect::Part(_) => None,
             Effect::Fence(scope) => {
                 self.clocks.fence(clocks, warp, mask, scope);
                 None
@@ -221,10 +223,32 @@ impl Checker {
                     self.clocks.publish(clocks);
                 }
                 let block = clocks.block;
+                let place = self.place;
                 let now = Now { lanes, op, place, effect, moved, context, block, warp, of: &of };
                 self.access(&now, mask)
             }
         }
+    }
+
+    /// Checks an access of lanes that is a part of what the op does that runs. `op` has its window,
+    /// and `of` the addresses of the host.
+    pub(crate) fn part(
+        &mut self,
+        lanes: &Lanes,
+        op: &Op,
+        (mask, of): (Mask, &[u64; LANES]),
+        bytes: u64,
+        access: Access,
+        context: &Context<'_>,
+    ) -> Option<Failure> {
+        let moved = Moved { bytes: bytes as u8, elements: 1, is_strong: false, releases: None };
+        let effect = match access {
+            Access::Read => Effect::Load(moved),
+            Access::Write => Effect::Part(moved),
+        };
+        let (warp, block) = (lanes.first_thread as usize / LANES, self.block.as_ref()?.clocks.block);
+        let now = Now { lanes, op, place: self.place, effect, moved, context, block, warp, of };
+        self.access(&now, mask)
     }
 
     /// Notes what an op has done that lanes have run.
@@ -389,7 +413,7 @@ impl Known<'_> {
     fn undefined(&mut self, now: &Now<'_, '_>, mask: Mask) -> Option<(usize, u64, Problem)> {
         let defined = self.defined.as_deref_mut()?;
         let bytes = now.moved.all_bytes();
-        let reads = !matches!(now.effect, Effect::Store(..));
+        let reads = !matches!(now.effect, Effect::Store(..) | Effect::Part(_));
         let writes = !matches!(now.effect, Effect::Load(_));
         let mut found = None;
         for_each_lane(mask, |lane| {
@@ -461,6 +485,10 @@ impl Now<'_, '_> {
     /// Returns whether a store of a lane leaves a word as an earlier write left it.
     #[cold]
     fn is_silent(&self, mask: Mask, lane: usize, earlier: Record, by: Record, word: usize) -> bool {
+        if let Effect::Part(_) = self.effect {
+            // Lanes that store a matrix together may store an element several times.
+            return earlier.place() == Some(self.place) && earlier.is_of_warp(by);
+        }
         let Effect::Store(moved, is_wide) = self.effect else { return false };
         let start = self.of[lane] / 4 * 4 + 4 * word as u64;
         let is_same_instruction = self.is_same_instruction(mask, lane, earlier);

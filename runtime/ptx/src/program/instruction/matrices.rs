@@ -1,5 +1,6 @@
 //! Instructions on matrices that a warp holds together. PTX ISA 9.7.14.
 
+use crate::exec::effect::Effect;
 use crate::exec::matrix::{self, Element, Fragment, Matrix, Place};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
@@ -63,6 +64,7 @@ impl<'m> Lowering<'m> {
         let extra = self.code.matrices.len() as u64;
         self.code.matrices.push(matrix);
         let e = self.constant(Kind::Narrow, u32::MAX.into())?;
+        self.this.line.effect = Effect::Meet;
         self.emit(Op { e, extra, ..op });
         Ok(())
     }
