@@ -9,6 +9,7 @@ from ptx import Nvrtc, assemble, differences, rewrite
 
 SOURCES = Path("runtime/ptx/tests/corpus")
 COMMITTED = SOURCES / "ptx"
+# A source that needs a later one says so: // Compiled for sm_80.
 TARGET = "sm_70"
 OPTIONS = ["-lineinfo"]
 
@@ -16,10 +17,15 @@ OPTIONS = ["-lineinfo"]
 def compile_all(to):
     nvrtc = Nvrtc()
     for source in sorted(SOURCES.glob("*.cu")):
-        ptx = nvrtc.compile(source, [], TARGET, OPTIONS)
+        stated = re.search(r"^// Compiled for (sm_\d+)\.$", source.read_text(), re.MULTILINE)
+        ptx = nvrtc.compile(source, [], stated[1] if stated else TARGET, OPTIONS)
         # NVRTC puts the working directory before the names of files.
         ptx = re.sub(r'(\.file\s+\d+ )"[^"]*/', r'\1"', ptx)
         (to / source.with_suffix(".ptx").name).write_text(ptx)
+
+
+def target_of(ptx):
+    return re.search(r"^\.target (sm_\d+)", ptx.read_text(), re.MULTILINE)[1]
 
 
 def check():
@@ -28,7 +34,7 @@ def check():
         compile_all(scratch)
         if stale := differences(scratch, COMMITTED):
             sys.exit(f"ci/ptx-corpus: not what {SOURCES} gives: {', '.join(stale)}; run ci/ptx-corpus and commit {COMMITTED}")
-        kernels = [entry for ptx in sorted(scratch.glob("*.ptx")) for entry in assemble(ptx, TARGET, scratch)]
+        kernels = [entry for ptx in sorted(scratch.glob("*.ptx")) for entry in assemble(ptx, target_of(ptx), scratch)]
         print(f"ptxas accepts {len(kernels)} kernels")
 
 

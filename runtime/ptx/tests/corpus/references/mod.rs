@@ -110,6 +110,8 @@ pub(crate) fn expected(case: &Case) -> Vec<Expected> {
         "stencil_1d" => tiles::stencil_1d,
         "stencil_2d" => tiles::stencil_2d,
         "matmul_tiled" => tiles::matmul_tiled,
+        "async_tiles" => tiles::async_tiles,
+        "tensor_product" => tiles::tensor_product,
         "matrix_vector" => tiles::matrix_vector,
         "nbody_tile" => tiles::nbody_tile,
         "two_arrays" => tiles::two_arrays,

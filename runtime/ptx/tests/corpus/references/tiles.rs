@@ -2,6 +2,7 @@
 
 use super::super::manifest::Case;
 use super::{Expected, exact, within};
+use half::f16;
 
 pub(crate) fn transpose(case: &Case) -> Vec<Expected> {
     let (rows, columns) = (case.scalar::<u32>("rows") as usize, case.scalar::<u32>("columns") as usize);
@@ -76,4 +77,19 @@ pub(crate) fn two_arrays(case: &Case) -> Vec<Expected> {
     let blocks = case.array::<f32>("x").chunks(case.threads_per_block());
     let mixed = |x: &f32| f64::from(*x) * f64::from(*x) + f64::from(*x);
     vec![exact("y", blocks.flat_map(|block| block.iter().rev().map(mixed)).collect())]
+}
+
+pub(crate) fn async_tiles(case: &Case) -> Vec<Expected> {
+    let sums = |tile: &[u32]| -> Vec<u32> {
+        (0..tile.len()).map(|i| tile[i].wrapping_add(tile[(i + 1) % tile.len()])).collect()
+    };
+    vec![exact("y", case.array::<u32>("x").chunks(128).flat_map(sums).collect())]
+}
+
+pub(crate) fn tensor_product(case: &Case) -> Vec<Expected> {
+    let half = |x: &f32| f16::from_f32(*x).to_f64();
+    let (a, b): (Vec<f64>, Vec<f64>) =
+        (case.array("a").iter().map(half).collect(), case.array("b").iter().map(half).collect());
+    let product = |i: usize| (0..16).map(|k| a[i / 16 * 16 + k] * b[i % 16 * 16 + k]).sum::<f64>() as f32;
+    vec![within(1e-6, 1e-6, "c", (0..256).map(product).collect())]
 }
