@@ -13,6 +13,7 @@ mod note;
 
 mod between_backends;
 mod copies;
+mod device_code;
 mod external;
 mod fault_sweep;
 mod graphs;

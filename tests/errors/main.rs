@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod device_code;
 mod environment;
 mod faults;
 mod messages;

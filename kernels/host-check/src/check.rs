@@ -210,7 +210,7 @@ impl Check {
         // SAFETY: a twin needs arguments that fit its parameters, which `scalar`, `slice` and
         // `same` have checked, and slices that are valid for their length, like the memory in
         // `twin`. The caller promises that the lengths fit one another.
-        unsafe { (self.kernel.twin)(&args) };
+        unsafe { (self.kernel.twin.expect("each kernel has one"))(&args) };
         twin
     }
 

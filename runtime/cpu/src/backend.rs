@@ -4,6 +4,7 @@
 use super::awake::Yields;
 use super::claims::Claims;
 use super::fault_plan::Planned;
+use super::kernels::Kernels;
 use super::memory::Memory;
 use super::seeded::Seeded;
 use super::stream::CpuStream;
@@ -78,6 +79,7 @@ impl CpuBackend {
             health,
             backend: self.clone(),
             fault_plan: options.fault_plan.map(Planned::new),
+            kernels: Kernels::default(),
             memory: Memory::new(options.total_bytes),
             yields: Yields::default(),
             closing: AtomicBool::new(false),
@@ -191,6 +193,7 @@ pub(super) struct Device {
     pub(super) health: Arc<Health>,
     pub(super) backend: Arc<CpuBackend>,
     pub(super) fault_plan: Option<Planned>,
+    pub(super) kernels: Kernels,
     pub(super) memory: Memory,
     pub(super) yields: Yields,
     closing: AtomicBool,
@@ -216,6 +219,7 @@ impl Device {
     #[cold]
     pub(super) fn fail(&self, error: Error) {
         self.health.fail(error);
+        self.kernels.stop();
         for stream in self.backend.timelines.streams(Some(self.id)) {
             std::task::Wake::wake(stream);
         }

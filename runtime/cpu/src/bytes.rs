@@ -1,17 +1,6 @@
-//! The functions that carry out fills and kernels on memory.
+//! The functions that carry out fills on memory.
 
 use warpline_driver::Fill;
-use warpline_driver::kernel::{Arg, Twin};
-use warpline_driver::reentry::{self, Caller};
-
-/// # Safety
-/// The caller keeps the rules of [`Twin`].
-#[inline]
-pub(super) unsafe fn call_twin(twin: Twin, args: &[Arg]) {
-    let _calling = reentry::calling(Caller::Twin);
-    // SAFETY: the caller keeps the twin's rule.
-    unsafe { twin(args) }
-}
 
 /// # Safety
 /// All rows are writable, and nothing else touches them during the call.

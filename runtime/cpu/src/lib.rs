@@ -19,6 +19,7 @@
 //! | `claims` | the claims that keep unordered ops apart |
 //! | `timelines` | the owner and the fate of each timeline |
 //! | `execute`, `replay`, `bytes`, `memory` | how commands and graphs run, and on what memory |
+//! | `kernels` | how kernels run: their CPU forms, or their PTX |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
@@ -35,6 +36,7 @@ mod execute;
 mod failing;
 mod fault_plan;
 mod idle;
+mod kernels;
 mod memory;
 mod replay;
 mod report;
@@ -47,6 +49,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+use warpline_driver::kernel::Kernel;
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{
     Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Error,
@@ -204,7 +207,16 @@ unsafe impl Driver for CpuDriver {
         unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
     }
 
+    fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
+        self.0.kernels.prepare(kernel)
+    }
+
+    fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {
+        self.0.kernels.variable(kernel, name)
+    }
+
     fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        self.0.kernels.prepare_all(plan)?;
         Ok(plan.clone())
     }
 

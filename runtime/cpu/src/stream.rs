@@ -8,8 +8,8 @@
 //!    **purges** the stream: it drops everything queued, releases what the timeline keeps, marks
 //!    the stream dead and wakes its waiters. Only the owner does so. Nothing of the stream
 //!    therefore runs any more when its kept buffers are released.
-//! 4. A panic in a twin or host function fails the device with an error that names the op. Its
-//!    ticket never completes.
+//! 4. A panic in a twin or host function, and a fault of a kernel's PTX, fail the device with an
+//!    error that names the op. Its ticket never completes.
 //! 5. The stream's handle may be dropped at any time. Everything from which the strand may still
 //!    run (a run queue, a timeline it waits for, the claim table) holds the stream.
 
@@ -17,6 +17,7 @@ use super::awake::Awake;
 use super::backend::{Device, Runner};
 use super::execute::execute;
 use super::failing::drop_quietly;
+use super::kernels::Launching;
 use super::replay::Replay;
 use super::workers::{Attention, Pool};
 use crate::strand::Strand;
@@ -236,7 +237,6 @@ impl CpuStream {
     pub(super) fn run_op(&self, work: &mut Submission) -> Result<(), Error> {
         let Submission { ticket, site, command, .. } = work;
         let (ticket, site) = (*ticket, *site);
-        let is_launch = matches!(command, Command::Launch(_));
         let planned = self.device.fault_plan.as_ref();
         if matches!(command, Command::Edge(_) | Command::Elided) {
             return Ok(());
@@ -248,36 +248,38 @@ impl CpuStream {
             return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
         }
         op_events::op_started(ticket, &site, || self.traced(command));
-        let before_kernel = || {
+        let before = || {
             if let Some(planned) = planned
                 && planned.panics_in_this_twin()
             {
                 panic!("the fault plan asked for it");
             }
         };
-        let replay = Replay {
-            seed: match (&*command, &self.device.backend.runner) {
-                (Command::Graph(_), Runner::Seeded(seeded)) => Some(seeded.seed_of(self.number, ticket)),
-                _ => None,
-            },
-            before_kernel: Some(&before_kernel),
-            at: Cell::new(None),
+        let seed = match &self.device.backend.runner {
+            Runner::Seeded(seeded) => Some(seeded.seed_of(self.number, ticket)),
+            Runner::Threads(_) => None,
         };
+        let launching = Launching { device: &self.device, seed, before: &before };
+        let replay = Replay { seed, at: Cell::new(None) };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            if is_launch {
-                before_kernel();
-            }
             // SAFETY: `submit` was promised that everything the command names is valid until its
             // ticket is reached. It was also promised that nothing conflicts with the command, or
             // that claims say so: our caller holds them.
-            unsafe { execute(command, &replay) }
+            unsafe { execute(command, &launching, &replay) }
         }));
         op_events::op_finished(ticket, &site, || self.traced(command));
-        outcome.map_err(|panic| {
-            let inside = replay.at.get().map_or_else(String::new, |step| format!("{step} in it "));
-            let why = format!("{inside}panicked: {}", warpline_driver::message_of(panic));
-            self.failure(ErrorKind::Fault, ticket, &site, &why)
-        })
+        let failed = match outcome {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(fault)) => match replay.at.get() {
+                Some(step) => format!("{step} in it failed: {fault}"),
+                None => fault,
+            },
+            Err(panic) => {
+                let inside = replay.at.get().map_or_else(String::new, |step| format!("{step} in it "));
+                format!("{inside}panicked: {}", warpline_driver::message_of(panic))
+            }
+        };
+        Err(self.failure(ErrorKind::Fault, ticket, &site, &failed))
     }
 
     #[cold]
@@ -356,6 +358,9 @@ unsafe impl DriverStream for CpuStream {
         if let Err(error) = self.device.accepts_work() {
             work.command.drop_elsewhere();
             return Err(error);
+        }
+        if let Command::Launch(launch) = &work.command {
+            self.device.kernels.prepare(launch.kernel)?;
         }
         if self.strand.push(work) {
             self.device.backend.schedule(self.me());

@@ -122,7 +122,7 @@ static NOTHING: Kernel = Kernel {
     in_place: false,
     source: Source::None,
     library: None,
-    twin: |_: &[Arg]| {},
+    twin: Some(|_: &[Arg]| {}),
     compared: &COMPARED,
 };
 
@@ -134,7 +134,9 @@ static LOOKS: Kernel = Kernel {
     in_place: false,
     source: Source::None,
     library: None,
-    twin: |_: &[Arg]| ALLOWED.lock().push(TwinThreads::current().map_or(0, |threads| threads.most())),
+    twin: Some(|_: &[Arg]| {
+        ALLOWED.lock().push(TwinThreads::current().map_or(0, |threads| threads.most()));
+    }),
     compared: &COMPARED,
 };
 

@@ -156,6 +156,32 @@ impl Config {
     }
 }
 
+/// What a launch uses of the program that it runs in.
+#[derive(Clone, Copy)]
+pub struct Host<'a> {
+    /// Calls a function on as many threads as the number says, one of them the calling thread, and
+    /// returns when all calls have returned. Fewer threads, or one after the other, are enough.
+    pub run: &'a (dyn Fn(usize, &(dyn Fn() + Sync)) + Sync),
+    /// Stops the launch soon after another thread sets it. The launch itself sets it at a fault.
+    pub stop: &'a AtomicBool,
+}
+
+impl fmt::Debug for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
+
+/// Calls `work` on threads that start now.
+fn on_new_threads(threads: usize, work: &(dyn Fn() + Sync)) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+}
+
 /// The memory that a launch may touch, besides the variables of its module.
 #[derive(Clone, Debug)]
 pub enum Memory {
@@ -178,13 +204,14 @@ impl Kernel {
         self.code.param_bytes as usize
     }
 
-    /// Runs the kernel, and returns what it printed.
+    /// Runs the kernel, and returns what it printed. Its threads are new threads of the host.
     ///
     /// `params` has the arguments as the kernel's parameters lie in memory: each at a multiple of
     /// its alignment.
     ///
     /// # Errors
-    /// [`Fault`] with the first failure. Blocks that had not started then do not run.
+    /// [`Fault`] with the first failure, and with what the kernel had printed. Blocks that had not
+    /// started then do not run.
     ///
     /// # Panics
     /// If the grid or the block has no threads, or if `params` is too short.
@@ -196,6 +223,28 @@ impl Kernel {
     /// [`Memory::Unchecked`], this applies to whatever the kernel touches.
     pub unsafe fn launch(
         &self,
+        config: &Config,
+        params: &[u8],
+        memory: Memory,
+    ) -> Result<String, Box<Fault>> {
+        let host = Host { run: &on_new_threads, stop: &AtomicBool::new(false) };
+        // SAFETY: the caller keeps the same rules.
+        unsafe { self.launch_on(host, config, params, memory) }
+    }
+
+    /// Runs the kernel like [`launch`](Self::launch), on threads of the caller.
+    ///
+    /// # Errors
+    /// The errors of [`launch`](Self::launch).
+    ///
+    /// # Panics
+    /// As [`launch`](Self::launch) does.
+    ///
+    /// # Safety
+    /// The rules are those of [`launch`](Self::launch).
+    pub unsafe fn launch_on(
+        &self,
+        host: Host<'_>,
         config: &Config,
         params: &[u8],
         memory: Memory,
@@ -238,7 +287,7 @@ impl Kernel {
             shared_bytes: self.code.shared_bytes.saturating_add(config.shared_bytes),
             dynamic_shared_bytes: config.shared_bytes,
             printed: Mutex::default(),
-            stop: AtomicBool::new(false),
+            stop: host.stop,
         };
         let is_single = config.seed.is_some() || config.checks.any();
         let threads = if is_single { 1 } else { config.threads.max(1) };
@@ -246,12 +295,7 @@ impl Kernel {
         if threads == 1 {
             grid.work();
         } else {
-            std::thread::scope(|scope| {
-                for _ in 1..threads {
-                    scope.spawn(|| grid.work());
-                }
-                grid.work();
-            });
+            (host.run)(threads, &|| grid.work());
         }
         grid.finish()
     }

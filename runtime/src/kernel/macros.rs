@@ -14,7 +14,7 @@
 ///     [descriptor: NAME,]
 ///     [cuda: text, | ptx: text, | ptx: [text, …], | image: bytes,]
 ///     [library: &LIBRARY,]
-///     cpu: |name, …| body,
+///     [cpu: |name, …| body,]
 /// }
 /// ```
 ///
@@ -37,7 +37,7 @@
 ///   name, which takes the scalars by value and the slices as pointers, without their lengths.
 ///   NVRTC compiles CUDA C++ at the first launch on a GPU; kernels with the same text share one
 ///   module. Several texts of PTX are for several targets, such as `sm_60` and `sm_80`: each device
-///   loads the newest that it supports. Without device code, the kernel runs on the CPU device
+///   loads the newest that it supports. Without device code, the kernel runs on CPU devices
 ///   only.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
 ///   the declaration, and is refused if they differ. For PTX it compares the entry's name and the
@@ -48,9 +48,14 @@
 /// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch, a CUDA device
 ///   asks the library whether it does the work in place of the device code. The library has to keep
 ///   the promise that `unsafe` makes for the device code.
-/// - `cpu` is the twin, the kernel's form on the CPU device: a closure or function of all
-///   parameters, called once per launch. A panic in it is a fault: the CPU device accepts no more
-///   work, as a GPU does after an illegal address.
+/// - `cpu` is the twin, the kernel's form for CPU devices: a closure or function of all parameters,
+///   called once per launch. A panic in it is a fault: the CPU device accepts no more work, as a GPU
+///   does after an illegal address. A kernel needs a twin or device code, or both.
+/// - Without a twin, a CPU device runs the kernel's PTX: the text with the newest target, each
+///   thread of each block. An access outside of the operands, or a write to one that is only read,
+///   is a fault, which names the kernel, its thread, the line and the element. What the kernel
+///   prints goes to standard output. A text with an instruction that CPU devices do not support is
+///   refused at the first launch, and so is an image.
 /// - `in_place` kernels accept a written operand that is the same memory as another operand. The
 ///   slices of their twin are `&[Cell<T>]`, because they may be the same memory.
 /// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for
@@ -131,7 +136,7 @@ macro_rules! kernel {
     };
     ($($other:tt)+) => {
         compile_error!(concat!(
-            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … cpu: … }`, not as `",
+            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … }`, not as `",
             stringify!($($other)+),
             "`"
         ));
@@ -151,7 +156,7 @@ macro_rules! __kernel {
     (@where ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
         compile_error!(concat!(
             "the parameters of kernel `", stringify!($name), "` must be followed by `where` or by its body, not by `",
-            stringify!($($other)*), "`; write `{ cpu: … }` with its form for the CPU device"
+            stringify!($($other)*), "`; write `{ cpu: … }` or `{ ptx: … }` with its code"
         ));
     };
 
@@ -174,8 +179,7 @@ macro_rules! __kernel {
     };
     (@condition ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
         compile_error!(concat!(
-            "kernel `", stringify!($name), "` has no body behind its `where`; write `{ cpu: … }` with its form for the CPU \
-             device"
+            "kernel `", stringify!($name), "` has no body behind its `where`; write `{ cpu: … }` or `{ ptx: … }` with its code"
         ));
     };
 
@@ -226,7 +230,15 @@ macro_rules! __kernel {
     ) => {
         $crate::__kernel! { @body $head $condition $descriptor $source $library [$cpu] { $($($rest)*)? } }
     };
-    // Reports missing keys at the end.
+    // Missing keys have their defaults. Without code, there is nothing to run.
+    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
+        $descriptor:tt [] $library:tt [] {}
+    ) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` has no code; write `cpu: |…| …`, a closure or function of all parameters, or \
+             device code: `ptx: text`, `cuda: text` or `image: bytes`"
+        ));
+    };
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt {}) => {
         $crate::__kernel! {
             @body $head $condition $descriptor [$crate::kernel::Source::None] $library $cpu {}
@@ -237,16 +249,8 @@ macro_rules! __kernel {
             @body $head $condition $descriptor $source [::core::option::Option::None] $cpu {}
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [$source:expr] [$library:expr] [$cpu:expr] {}) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$source, $library] [$cpu] }
-    };
-    (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
-        $descriptor:tt $source:tt $library:tt [] {}
-    ) => {
-        compile_error!(concat!(
-            "kernel `", stringify!($name), "` has no `cpu`, its form for the CPU device; write `cpu: |…| …`, a closure or \
-             function of all parameters"
-        ));
+    (@body $head:tt $condition:tt $descriptor:tt [$source:expr] [$library:expr] $cpu:tt {}) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$source, $library] $cpu }
     };
     (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
         $descriptor:tt $source:tt $library:tt $cpu:tt { $($other:tt)+ }
@@ -403,8 +407,25 @@ macro_rules! __kernel {
         $vis static $descriptor: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $mode $name $($kernel)*);
     };
 
-    (@descriptor $mode:ident $name:ident [$source:expr, $library:expr] [$cpu:expr]
-        [$($names:ident)*] [$($twin:tt)*] [$($params:tt)*]
+    (@descriptor $mode:ident $name:ident [$source:expr, $library:expr] $cpu:tt
+        $names:tt $twin:tt [$($params:tt)*] $scalars:tt $slices:tt
+    ) => {{
+        static __COMPARED: $crate::kernel::Compared = $crate::kernel::Compared::not_yet();
+        $crate::kernel::Kernel {
+            name: stringify!($name),
+            params: &[$($params)*],
+            in_place: $crate::kernel::__private::$mode::IN_PLACE,
+            source: $source,
+            library: $library,
+            twin: $crate::__kernel!(@twin $mode $name $cpu $names $twin $scalars $slices),
+            compared: &__COMPARED,
+        }
+    }};
+
+    (@twin $mode:ident $name:ident [] $names:tt $twin:tt $scalars:tt $slices:tt) => {
+        ::core::option::Option::None
+    };
+    (@twin $mode:ident $name:ident [$cpu:expr] [$($names:ident)*] [$($twin:tt)*]
         [$(($scalar:ident $scalar_type:ty))*] [$(($slice:ident $element:ty, $unpack:ident))*]
     ) => {{
         unsafe fn __twin(args: &[$crate::kernel::Arg]) {
@@ -426,16 +447,7 @@ macro_rules! __kernel {
         fn __safe_twin() -> fn($($twin)*) {
             $cpu
         }
-        static __COMPARED: $crate::kernel::Compared = $crate::kernel::Compared::not_yet();
-        $crate::kernel::Kernel {
-            name: stringify!($name),
-            params: &[$($params)*],
-            in_place: $crate::kernel::__private::$mode::IN_PLACE,
-            source: $source,
-            library: $library,
-            twin: __twin,
-            compared: &__COMPARED,
-        }
+        ::core::option::Option::Some(__twin as $crate::kernel::Twin)
     }};
 }
 

@@ -172,7 +172,8 @@ impl Stream {
     /// the variable by its name: kernels are ordered by their operands alone.
     ///
     /// # On the CPU device
-    /// There are no modules, so the call is refused as `Unsupported`.
+    /// Kernels that run their PTX there have modules. A kernel with a CPU form is refused as
+    /// `Unsupported`.
     ///
     /// # Errors
     /// `Unsupported`; `Driver` if the kernel cannot be loaded or its module has no such variable;
@@ -182,11 +183,12 @@ impl Stream {
         let site = Site::here(&"global");
         let core = self.core();
         core.may_ask(site)?;
-        if matches!(core.device.id, DeviceId::Cpu(_)) {
+        if matches!(core.device.id, DeviceId::Cpu(_)) && kernel.twin.is_some() {
             let text = format!(
-                "{}: {} has no modules; pass a buffer to the kernel",
+                "{}: {} runs the CPU form of {}, which has no module; pass a buffer to the kernel",
                 site.on(&core.label),
-                core.device.id
+                core.device.id,
+                kernel.name
             );
             return Err(Error::new(ErrorKind::Unsupported, text));
         }

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, Weak};
 use stream::ThreadStream;
 use warpline_driver::{
     Completion, DeviceId, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Health, Plan,
-    StreamOptions, Timeline,
+    StreamOptions, Timeline, Work,
 };
 
 /// The name of the backend. Its devices are `thread:0`, `thread:1` and so on.
@@ -131,6 +131,11 @@ unsafe impl Driver for ThreadDevice {
     }
 
     fn instantiate(&self, plan: &Arc<Plan>) -> Result<DriverGraph, DriverError> {
+        for step in &plan.steps {
+            if let Work::Launch(launch) = &step.work {
+                work::check(launch.kernel)?;
+            }
+        }
         Ok(plan.clone())
     }
 

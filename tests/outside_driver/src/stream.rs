@@ -9,7 +9,7 @@
 //!    whether the wait can end.
 
 use crate::Shared;
-use crate::work::run;
+use crate::work::{check, run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -78,6 +78,9 @@ unsafe impl DriverStream for ThreadStream {
         if let Some(fault) = self.shared.health.fault() {
             work.command.drop_elsewhere();
             return Err(DriverError::Refused(fault.to_string().into()));
+        }
+        if let Command::Launch(launch) = &work.command {
+            check(launch.kernel)?;
         }
         self.queue.send(work).expect("the thread lives as long as this handle");
         Ok(())

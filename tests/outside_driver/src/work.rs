@@ -3,7 +3,15 @@
 use std::time::Instant;
 use warpline_driver::kernel::{Arg, Kernel};
 use warpline_driver::reentry::{self, Caller};
-use warpline_driver::{Command, Fill, Plan, StagedStep, Work, copy_rows};
+use warpline_driver::{Command, DriverError, Fill, Plan, StagedStep, Work, copy_rows};
+
+/// Refuses a kernel without a CPU form: this device runs nothing else.
+pub(crate) fn check(kernel: &Kernel) -> Result<(), DriverError> {
+    match kernel.twin {
+        Some(_) => Ok(()),
+        None => Err(DriverError::Refused(format!("{} has no CPU form; give it cpu", kernel.name).into())),
+    }
+}
 
 /// Carries out a command on this thread. A panic of code outside this crate passes through.
 ///
@@ -59,9 +67,10 @@ unsafe fn run_step(work: &Work) {
 /// # Safety
 /// The arguments meet the requirements of [`Twin`](warpline_driver::kernel::Twin).
 unsafe fn call_twin(kernel: &Kernel, args: &[Arg]) {
+    let twin = kernel.twin.expect("`check` refuses kernels without one");
     let _calling = reentry::calling(Caller::Twin);
     // SAFETY: the caller guarantees the requirements of the twin.
-    unsafe { (kernel.twin)(args) }
+    unsafe { twin(args) }
 }
 
 /// # Safety

@@ -65,7 +65,10 @@ impl PtxLaunch {
                 print(&printed);
                 Ok(())
             }
-            Err(fault) => Err(Fault { code: code_of(&fault.kind), why: fault.to_string() }),
+            Err(fault) => {
+                print(&fault.printed);
+                Err(Fault { code: code_of(&fault.kind), why: fault.to_string() })
+            }
         }
     }
 }

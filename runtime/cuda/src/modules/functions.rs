@@ -100,7 +100,8 @@ impl Functions {
                 self.module(bytes.as_ptr() as usize, image).map_err(refused)?
             }
             Source::Cuda(source) => {
-                let text = if software::is_present() && !nvrtc::is_present() {
+                let has_skeleton = software::is_present() && kernel.twin.is_some();
+                let text = if has_skeleton && !nvrtc::is_present() {
                     software::skeleton(kernel)
                 } else {
                     nvrtc::compile(context, kernel.name, source).map_err(refused)?

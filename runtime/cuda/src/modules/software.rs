@@ -58,9 +58,13 @@ pub(crate) fn is_present() -> bool {
     door().is_some()
 }
 
-/// Registers `kernel` with the software CUDA driver, if it is present.
+/// Registers `kernel` with the software CUDA driver, if it is present. A kernel without a CPU form is
+/// not registered, and the driver runs its PTX.
 pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     let Some(register) = door() else { return Ok(()) };
+    if kernel.twin.is_none() {
+        return Ok(());
+    }
     let name = CString::new(kernel.name).expect("an identifier");
     let params: Vec<SoftParam> = kernel.params.iter().map(|param| soft_param(param.kind)).collect();
     let soft = SoftKernel {
@@ -125,13 +129,14 @@ unsafe extern "C" fn call(
             Arg { bits: u64::from_ne_bytes(bits), len }
         })
         .collect();
+    let twin = kernel.twin.expect("only kernels with one are registered");
     let calling = reentry::calling(Caller::Twin);
     // Drops in the CPU form must not wait for a launch that waits for room behind this one.
     let duty = background::set_duty(Duty::Callback);
     // SAFETY: the arguments are those of a launch of this kernel. The software driver has checked
     // their memory, and keeps it apart in stream order: the twin's rules are kept as on the CPU
     // device.
-    let done = catch_unwind(AssertUnwindSafe(|| unsafe { (kernel.twin)(&args) }));
+    let done = catch_unwind(AssertUnwindSafe(|| unsafe { twin(&args) }));
     background::set_duty(duty);
     drop(calling);
     match done {

@@ -1,5 +1,5 @@
-//! The description of a kernel: a name, typed parameters with access modes, device code, and its
-//! CPU form, the twin.
+//! The description of a kernel: a name, typed parameters with access modes, device code, and perhaps
+//! a CPU form, the twin.
 //!
 //! The macro `kernel!` of the facade writes a [`Kernel`]. `Stream::launch` checks a launch of it,
 //! and passes the kernel, the configuration and the packed arguments to the driver.
@@ -96,7 +96,7 @@ pub enum Source {
     /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX, it is
     /// not compared with the declaration.
     Image(&'static [u8]),
-    /// No device code: the kernel runs on the CPU device only.
+    /// No device code: the kernel has only a CPU form, and runs on CPU devices only.
     None,
 }
 
@@ -113,8 +113,8 @@ pub struct Kernel {
     pub source: Source,
     /// The library that may do the kernel's work on a CUDA device in place of the device code.
     pub library: Option<&'static Library>,
-    /// Its CPU form.
-    pub twin: Twin,
+    /// Its CPU form. Without one, CPU devices run its device code.
+    pub twin: Option<Twin>,
     #[doc(hidden)]
     pub compared: &'static Compared,
 }

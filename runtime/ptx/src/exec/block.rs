@@ -231,6 +231,7 @@ impl Block {
             source,
             block: context.block,
             thread: position(thread, context.launch.block),
+            printed: String::new(),
         })
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Launch<'a> {
     /// The text that the kernel has printed.
     pub(crate) printed: Mutex<String>,
     /// Asks all threads to stop.
-    pub(crate) stop: AtomicBool,
+    pub(crate) stop: &'a AtomicBool,
 }
 
 impl Launch<'_> {

@@ -20,6 +20,8 @@ pub struct Fault {
     pub block: [u32; 3],
     /// The thread in its block, in x, y and z.
     pub thread: [u32; 3],
+    /// The text that the kernel had printed.
+    pub printed: String,
 }
 
 /// The kind of a failure.
@@ -171,7 +173,7 @@ pub enum FaultKind {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fault { kind, kernel, ptx_line, source, block, thread } = self;
+        let Fault { kind, kernel, ptx_line, source, block, thread, printed: _ } = self;
         if *ptx_line == 0 {
             return write!(f, "{kernel} failed: {kind}");
         }

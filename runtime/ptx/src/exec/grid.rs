@@ -99,6 +99,7 @@ impl<'a> Grid<'a> {
             source: None,
             block: [0; 3],
             thread: [0; 3],
+            printed: String::new(),
         })
     }
 
@@ -129,16 +130,16 @@ impl<'a> Grid<'a> {
         Some((block, false))
     }
 
-    /// Returns what the kernel printed, once no thread works on the launch.
+    /// Ends the launch, on which no thread works any more, and returns what the kernel printed.
     pub(crate) fn finish(self) -> Result<String, Box<Fault>> {
         let stopped = self.fault(FaultKind::Stopped);
         let printed = self.launch.printed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let has_ended = state.has_ended(self.blocks);
         match state.fault {
-            Some(fault) => Err(fault),
+            Some(fault) => Err(Box::new(Fault { printed, ..*fault })),
             None if has_ended => Ok(printed),
-            None => Err(stopped),
+            None => Err(Box::new(Fault { printed, ..*stopped })),
         }
     }
 }

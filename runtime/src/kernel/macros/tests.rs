@@ -42,7 +42,7 @@ fn run(call: KernelCall<'_>) {
     // SAFETY: a twin needs arguments that fit and slices valid for their access. The call's
     // operands are slices of the test, which outlive it. Operands that are the same memory belong
     // to a kernel in place.
-    unsafe { (kernel.twin)(&args) }
+    unsafe { (kernel.twin.unwrap())(&args) }
 }
 
 fn refusal(call: KernelCall<'_>) -> String {
@@ -213,7 +213,7 @@ fn empty_operands_are_empty_slices() {
     run(reversed(&Memory::of(&mut y), &Memory::of(&mut x)));
     let null = [Arg::scalar(0u32), Arg::scalar(1.0f32), Arg::slice(0, 0), Arg::slice(0, 0)];
     // SAFETY: the arguments fit, and no element is touched.
-    unsafe { (SAXPY.twin)(&null) };
+    unsafe { (SAXPY.twin.unwrap())(&null) };
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_strided_operand_is_refused() {
 #[should_panic = "saxpy: 1 arguments do not fit its parameters"]
 fn a_twin_refuses_a_wrong_number_of_arguments() {
     // SAFETY: none of the arguments is read.
-    unsafe { (SAXPY.twin)(&[Arg::scalar(1u32)]) }
+    unsafe { (SAXPY.twin.unwrap())(&[Arg::scalar(1u32)]) }
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Launches of PTX.
+//!
+//! # Rules
+//! 1. A kernel touches its operands alone, and writes only those that its declaration says it
+//!    writes. That is the promise on which the order check rests, so each access is checked.
+//! 2. Blocks run on the threads that twins use ([`TwinThreads`]), if there are enough threads of the
+//!    kernel to be worth it. With a seeded schedule they run on the polling thread, in an order that
+//!    is drawn from the seed.
+//! 3. What a kernel prints goes to standard output, at the end of its launch.
+//! 4. A device that fails stops the kernels that it runs.
+
+use super::Launching;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use warpline_driver::Launch;
+use warpline_driver::kernel::{AccessMode, Arg, Kernel, Param, ParamKind, TwinThreads};
+use warpline_ptx as ptx;
+
+/// The number of a kernel's threads from which on several threads of the host share the work.
+/// Waking one takes some 20 µs, in which this many threads run a few dozen instructions each.
+const LARGE: u64 = 4096;
+
+/// The flags that stop the kernels which a device runs.
+#[derive(Debug, Default)]
+pub(super) struct Running(Mutex<Vec<Arc<AtomicBool>>>);
+
+impl Running {
+    fn flags(&self) -> std::sync::MutexGuard<'_, Vec<Arc<AtomicBool>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stop(&self) {
+        self.flags().iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
+    }
+
+    fn begin(&self) -> Arc<AtomicBool> {
+        let flag = Arc::new(AtomicBool::new(false));
+        self.flags().push(flag.clone());
+        flag
+    }
+
+    fn end(&self, flag: &Arc<AtomicBool>) {
+        self.flags().retain(|other| !Arc::ptr_eq(other, flag));
+    }
+}
+
+impl Launching<'_> {
+    /// Runs the PTX of a kernel.
+    ///
+    /// # Errors
+    /// The report of its fault.
+    ///
+    /// # Safety
+    /// The slices are valid for their length and their access until this returns. Meanwhile nothing
+    /// else writes memory that the kernel reads, or touches memory that it writes.
+    #[cold]
+    pub(super) unsafe fn run_ptx(&self, launch: &Launch) -> Result<(), String> {
+        let Launch { kernel, config, args, .. } = launch;
+        let kernels = &self.device.kernels;
+        let code = kernels.code.of(kernel)?;
+        let operands = kernel.params.iter().zip(args);
+        let regions = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
+        let threads = TwinThreads::current().filter(|_| self.seed.is_none() && config.threads() >= LARGE);
+        let config = ptx::Config {
+            grid: config.grid,
+            block: config.block,
+            shared_bytes: config.shared_bytes,
+            is_cooperative: config.cooperative,
+            threads: threads.as_ref().map_or(1, TwinThreads::most).min(blocks(config.grid)),
+            seed: self.seed,
+            checks: ptx::Checks::default(),
+        };
+        let run = |parts, work: &(dyn Fn() + Sync)| match &threads {
+            Some(threads) => threads.for_each(0..parts, |_| work()),
+            None => work(),
+        };
+        let stop = kernels.running.begin();
+        if self.device.health.fault().is_some() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let (host, memory) = (ptx::Host { run: &run, stop: &stop }, ptx::Memory::Regions(regions));
+        // SAFETY: launch_on needs regions that are valid for their access until it returns, and that
+        // other code accesses by atomic operations alone. The caller promises more.
+        let outcome = unsafe { code.launch_on(host, &config, &packed(operands), memory) };
+        kernels.running.end(&stop);
+        match outcome {
+            Ok(printed) => {
+                print(&printed);
+                Ok(())
+            }
+            Err(fault) => {
+                print(&fault.printed);
+                Err(fault.to_string())
+            }
+        }
+    }
+}
+
+fn blocks(grid: [u32; 3]) -> usize {
+    grid.iter().fold(1, |blocks: usize, axis| blocks.saturating_mul(*axis as usize))
+}
+
+/// Returns an operand as memory that the kernel may touch. A scalar is none.
+fn region(param: &Param, arg: &Arg) -> Option<ptx::Region> {
+    let ParamKind::Slice { element_bytes, access, .. } = param.kind else { return None };
+    Some(ptx::Region {
+        name: param.name.to_owned(),
+        start: arg.bits,
+        len_bytes: arg.len * element_bytes as u64,
+        is_writable: access.writes(),
+        is_undefined: access == AccessMode::Write,
+        element_bytes: element_bytes as u32,
+    })
+}
+
+/// Returns the arguments as the kernel's parameters lie in memory: each at a multiple of its size.
+fn packed<'a>(operands: impl Iterator<Item = (&'a Param, &'a Arg)>) -> Vec<u8> {
+    let mut packed = Vec::new();
+    for (param, arg) in operands {
+        let bytes = param.kind.bytes_on_device();
+        packed.resize(packed.len().next_multiple_of(bytes), 0);
+        packed.extend(&arg.bits.to_ne_bytes()[..bytes]);
+    }
+    packed
+}
+
+/// Returns the number of bytes of packed arguments of a kernel.
+pub(super) fn param_bytes(kernel: &Kernel) -> usize {
+    packed(kernel.params.iter().zip(std::iter::repeat(&Arg::default()))).len()
+}
+
+/// Writes what a kernel printed to standard output. If that is closed, the text is lost, as that of
+/// a GPU is.
+fn print(printed: &str) {
+    if !printed.is_empty() {
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(printed.as_bytes()).and_then(|()| out.flush());
+    }
+}
