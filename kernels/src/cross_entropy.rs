@@ -27,6 +27,7 @@ warpline_runtime::kernel! {
         && logits.len() == grad.len()
     {
         descriptor: CROSS_ENTROPY,
+        tolerance: 1e-6,
         ptx: [SM_60, SM_70],
         cpu: |rows, cols, logits, labels, loss, grad| {
             let mut total = 0.0;
@@ -49,6 +50,7 @@ warpline_runtime::kernel! {
         && logits.len() == grad.len()
     {
         descriptor: CROSS_ENTROPY_ROWS,
+        tolerance: 1e-6,
         ptx: [SM_60, SM_70],
         cpu: |rows, cols, logits, labels, losses, grad| {
             each_row(rows, cols, logits, labels, grad, |r, loss| losses[r] = loss)

@@ -21,6 +21,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == y.len() as u64
     {
         descriptor: LINEAR,
+        tolerance: 1e-5,
         ptx: [include_str!("../ptx/sm_60/linear.ptx"), include_str!("../ptx/sm_70/linear.ptx")],
         library: &cublas::LINEAR,
         cpu: |m, n, k, w_transposed, x, w, bias, y| {

@@ -20,6 +20,7 @@ warpline_runtime::kernel! {
         && m.saturating_mul(n) == c.len() as u64
     {
         descriptor: MATMUL,
+        tolerance: 1e-5,
         ptx: [include_str!("../ptx/sm_60/matmul.ptx"), include_str!("../ptx/sm_70/matmul.ptx")],
         library: &cublas::MATMUL,
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {

@@ -28,6 +28,7 @@ warpline_runtime::kernel! {
     where n == y.len() as u64
     {
         descriptor: PHILOX_NORMAL,
+        tolerance: 1e-6,
         ptx: [include_str!("../ptx/sm_60/philox_normal.ptx"), include_str!("../ptx/sm_70/philox_normal.ptx")],
         cpu: |_, seed, subsequence, offset, mean, deviation, y| {
             fill(seed, subsequence, offset, y, |[a, b, c, d]| {

@@ -21,6 +21,7 @@ warpline_runtime::kernel! {
     where outer.saturating_mul(n).saturating_mul(inner) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: SOFTMAX,
+        tolerance: 1e-6,
         ptx: [include_str!("../ptx/sm_60/softmax.ptx"), include_str!("../ptx/sm_70/softmax.ptx")],
         cpu: |_, n, inner, x, y| softmaxed(n as usize, inner as usize, x, y),
     }

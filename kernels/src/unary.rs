@@ -23,16 +23,17 @@ use crate::threads::share_out;
 /// The least number of elements per thread: about 1 ms on one core.
 const MANY: usize = 1 << 18;
 
-/// Declares a kernel for each function. The arguments are the formula for the docs, the names, and
-/// the function.
+/// Declares a kernel for each function. The arguments are the formula for the docs, the names,
+/// the tolerance, and the function.
 macro_rules! unary {
-    ($($formula:literal $name:ident $descriptor:ident: $function:expr;)*) => {
+    ($($formula:literal $name:ident $descriptor:ident within $tolerance:literal: $function:expr;)*) => {
         warpline_runtime::kernel! {$(
             #[doc = concat!("Computes y ← ", $formula, " for each of `n` elements.")]
             pub unsafe fn $name(n: u64, x: &[f32], write y: &mut [f32])
             where n == x.len() as u64 && n == y.len() as u64
             {
                 descriptor: $descriptor,
+                tolerance: $tolerance,
                 ptx: [include_str!("../ptx/sm_60/unary.ptx"), include_str!("../ptx/sm_70/unary.ptx")],
                 cpu: |_, x, y| map(x, y, $function),
             }
@@ -41,12 +42,12 @@ macro_rules! unary {
 }
 
 unary! {
-    "exp(x)" exp_f32 EXP_F32: f32::exp;
-    "the natural logarithm of x" log_f32 LOG_F32: f32::ln;
-    "√x" sqrt_f32 SQRT_F32: f32::sqrt;
-    "tanh(x)" tanh_f32 TANH_F32: tanh;
-    "1 / (1 + exp(−x))" sigmoid_f32 SIGMOID_F32: |x: f32| 1.0 / (1.0 + (-x).exp());
-    "x/2 · (1 + erf(x/√2))" gelu_f32 GELU_F32: |x: f32| {
+    "exp(x)" exp_f32 EXP_F32 within 1e-6: f32::exp;
+    "the natural logarithm of x" log_f32 LOG_F32 within 1e-6: f32::ln;
+    "√x" sqrt_f32 SQRT_F32 within 0.0: f32::sqrt;
+    "tanh(x)" tanh_f32 TANH_F32 within 1e-6: tanh;
+    "1 / (1 + exp(−x))" sigmoid_f32 SIGMOID_F32 within 1e-6: |x: f32| 1.0 / (1.0 + (-x).exp());
+    "x/2 · (1 + erf(x/√2))" gelu_f32 GELU_F32 within 1e-6: |x: f32| {
         0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2))
     };
 }

@@ -60,7 +60,7 @@ pub use stream::{
     writes,
 };
 pub use sync_mode::SyncMode;
-pub use warpline_cpu::Schedule;
+pub use warpline_cpu::{KernelChecks, KernelForm, Schedule};
 #[doc(hidden)]
 pub use warpline_driver::process::is_forked;
 use warpline_driver::sync;

@@ -240,7 +240,7 @@ fn with_settings(
 }
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
-    let builder = Runtime::builder().cpu_devices(N as u32);
+    let builder = support::builder().cpu_devices(N as u32);
     testing::for_each_seed_on(builder, 0..SEEDS, |devices| {
         and_nothing_is_left(&body, devices.try_into().expect("as many as were asked for"))
     });

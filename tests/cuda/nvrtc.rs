@@ -94,7 +94,8 @@ fn a_check_without_nvrtc_says_where_it_was_looked_for() {
     in_child(&variables, || {
         let parts = [
             "twice: its device code is CUDA C++, and no NVRTC that could compile it was found: /nowhere/libnvrtc.so.12: ",
-            "install one, set WARPLINE_NVRTC to its path, or give the kernel ptx",
+            "install one (pip install nvidia-cuda-nvrtc-cu12, or a CUDA toolkit), set WARPLINE_NVRTC to its path, or give the \
+             kernel ptx",
         ];
         says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
     });

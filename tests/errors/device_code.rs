@@ -3,6 +3,7 @@
 use crate::support::software::in_child;
 use crate::support::{refusal, says, streams};
 use warpline::prelude::*;
+use warpline::{KernelChecks, KernelForm};
 
 warpline::kernel! {
     /// Doubles the element of each thread, whether it exists or not.
@@ -21,7 +22,57 @@ warpline::kernel! {
     unsafe fn spins() { ptx: PTX }
 
     unsafe fn in_an_image(x: &mut [f32]) { image: b"\x7fELF" }
+
+    /// Doubles each element, and more by its CPU form.
+    unsafe fn doubles_nearly(x: &mut [f32]) {
+        tolerance: 1e-3,
+        ptx: DOUBLES_NEARLY,
+        cpu: |x| x.iter_mut().enumerate().for_each(|(i, x)| *x *= 2.0 + i as f32 / 1000.0),
+    }
+
+    /// Adds to a number, which is also the sum.
+    in_place unsafe fn add_to(x: &[u32], y: &mut [u32]) {
+        ptx: ADD_TO,
+        cpu: |x, y| y[0].set(x[0].get() + y[0].get()),
+    }
+
+    /// Reads the number behind a pointer.
+    unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
 }
+
+/// Returns a PTX text with one entry, whose parameters and whose body these are.
+macro_rules! entry {
+    ($name:literal, $params:literal, $body:literal) => {
+        concat!(
+            ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry ",
+            $name,
+            "(",
+            $params,
+            ")\n{\n",
+            ".reg .b32 %r<4>; .reg .f32 %f; .reg .b64 %rd<3>;\n",
+            $body,
+            "\nret;\n}\n"
+        )
+    };
+}
+
+const DOUBLES_NEARLY: &str = entry!(
+    "doubles_nearly",
+    ".param .u64 x",
+    "ld.param.u64 %rd0, [x]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1;
+    ld.global.f32 %f, [%rd0]; add.f32 %f, %f, %f; st.global.f32 [%rd0], %f;"
+);
+const ADD_TO: &str = entry!(
+    "add_to",
+    ".param .u64 x, .param .u64 y",
+    "ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [y]; ld.global.u32 %r0, [%rd0]; ld.global.u32 %r1, [%rd1];
+    add.u32 %r1, %r0, %r1; st.global.u32 [%rd1], %r1;"
+);
+const FOLLOW: &str = entry!(
+    "follow",
+    ".param .u64 from, .param .u64 to",
+    "ld.param.u64 %rd0, [from]; ld.param.u64 %rd1, [to]; ld.global.u32 %r0, [%rd0]; st.global.u32 [%rd1], %r0;"
+);
 
 const PTX: &str = include_str!("device_code.ptx");
 
@@ -109,4 +160,84 @@ fn an_image_without_a_cpu_form_is_refused_on_a_cpu_device() {
     says(&error, ErrorKind::Driver, &["in_an_image on stream \"work\"", text]);
     assert!(device.fault().is_none());
     x.accept_contents();
+}
+
+/// Returns a stream of a CPU device that runs this form of kernels.
+fn stream_of(form: KernelForm, checks: KernelChecks) -> (Runtime, Stream) {
+    let runtime = Runtime::builder().kernel_form(form).kernel_checks(checks).build().unwrap();
+    let stream = runtime.device(DeviceId::Cpu(0)).unwrap().stream().label("work").build().unwrap();
+    (runtime, stream)
+}
+
+#[test]
+fn each_form_runs_the_code_that_it_names() {
+    for (form, expected) in
+        [(KernelForm::Twin, [2.0, 4.002]), (KernelForm::Ptx, [2.0, 4.0]), (KernelForm::Both, [2.0, 4.002])]
+    {
+        let (_runtime, stream) = stream_of(form, KernelChecks::default());
+        let x = stream.alloc::<f32>(2).unwrap();
+        drop(stream.write(&x, &[1.0, 2.0]));
+        stream.launch(doubles_nearly(&x), LaunchConfig::linear(1, 2)).blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), expected, "{form:?}");
+    }
+}
+
+#[test]
+fn forms_that_differ_by_more_than_the_tolerance_fail_with_the_first_difference() {
+    let (_runtime, stream) = stream_of(KernelForm::Both, KernelChecks::default());
+    let x = stream.alloc::<f32>(4).unwrap();
+    drop(stream.fill(&x, 1.0));
+    let (error, _) = fault(&stream, doubles_nearly(&x), LaunchConfig::linear(1, 4));
+    let text = "the CPU form and the device code of doubles_nearly differ: element 3 of x is 2.003 by the CPU form and 2 by \
+                the device code, and it may differ by ";
+    says(
+        &error,
+        ErrorKind::Fault,
+        &["(tests/errors/device_code.rs:", text, ": 1e-3, the kernel's tolerance, of 2.00"],
+    );
+}
+
+#[test]
+fn both_forms_of_a_kernel_in_place_start_with_the_same_memory() {
+    let (_runtime, stream) = stream_of(KernelForm::Both, KernelChecks::default());
+    let x = stream.alloc::<u32>(1).unwrap();
+    drop(stream.fill(&x, 21));
+    stream.launch(add_to(&x, &x), LaunchConfig::linear(1, 1)).blocking_wait().unwrap();
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), [42]);
+}
+
+#[test]
+fn memory_behind_pointers_is_declared() {
+    let (_runtime, _, [stream]) = streams(["work"]);
+    let (from, to) = (stream.alloc::<u32>(1).unwrap(), stream.alloc::<u32>(1).unwrap());
+    drop(stream.fill(&from, 7));
+    let address = from.device_ptr().0;
+    let call = follow(address, &to).reads(&from);
+    stream.launch(call, LaunchConfig::linear(1, 1)).blocking_wait().unwrap();
+    assert_eq!(stream.read(&to).blocking_wait().unwrap(), [7]);
+    let beyond = follow(address + 4, &to).reads(&from);
+    let (error, _) = fault(&stream, beyond, LaunchConfig::linear(1, 1));
+    says(&error, ErrorKind::Fault, &["which is element 1 of buffer 0 of reads, and it has 1 elements"]);
+}
+
+#[test]
+fn the_order_check_sees_memory_behind_pointers() {
+    let (_runtime, _, [stream, other]) = streams(["work", "other"]);
+    let (from, to) = (stream.alloc::<u32>(1).unwrap(), stream.alloc::<u32>(1).unwrap());
+    stream.fill(&from, 7).queued().unwrap();
+    stream.fill(&to, 7).queued().unwrap();
+    other.wait_stream(&stream).queued().unwrap();
+    stream.fill(&from, 8).queued().unwrap();
+    let call = follow(from.device_ptr().0, &to).reads(&from);
+    let error = refusal(other.launch(call, LaunchConfig::linear(1, 1)));
+    says(&error, ErrorKind::Unordered, &["follow", "fill"]);
+    to.accept_contents();
+}
+
+#[test]
+fn a_null_pointer_is_named() {
+    let (_runtime, _, [stream]) = streams(["work"]);
+    let to = stream.alloc::<u32>(1).unwrap();
+    let (error, _) = fault(&stream, follow(8, &to), LaunchConfig::linear(1, 1));
+    says(&error, ErrorKind::Fault, &["it reads 4 bytes at 0x8, through a null pointer"]);
 }

@@ -12,10 +12,20 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use warpline::prelude::*;
+use warpline::{KernelForm, RuntimeBuilder};
+
+/// Returns a builder with the form and the checks of kernels from the environment, so that a run of
+/// these tests can cover another form.
+pub(crate) fn builder() -> RuntimeBuilder {
+    let text = |name| std::env::var(name).unwrap_or_default();
+    let (form, checks) = (text("WARPLINE_KERNELS"), text("WARPLINE_CHECK_KERNELS"));
+    let form = if form.is_empty() { Ok(KernelForm::Twin) } else { form.parse() };
+    Runtime::builder().kernel_form(form.expect("a form")).kernel_checks(checks.parse().expect("checks"))
+}
 
 /// Returns a runtime with the default order mode and `devices` CPU devices.
 pub(crate) fn runtime(devices: u32) -> Runtime {
-    Runtime::builder().cpu_devices(devices).build().expect("a CPU runtime")
+    builder().cpu_devices(devices).build().expect("a CPU runtime")
 }
 
 /// Returns a runtime, its `cpu:0`, and one stream for each of `labels`.

@@ -10,7 +10,7 @@ use super::seeded::Seeded;
 use super::stream::CpuStream;
 use super::timelines::Timelines;
 use super::workers::Pool;
-use super::{BackendOptions, CpuDriver, DeviceOptions, Schedule, Step};
+use super::{BackendOptions, CpuDriver, DeviceOptions, KernelOptions, Schedule, Step};
 use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::fmt;
 use std::sync::{OnceLock, Weak};
@@ -24,6 +24,7 @@ pub struct CpuBackend {
     pub(super) claims: Claims<Arc<CpuStream>>,
     /// The threads that the twins of all devices share.
     pub(super) twin_threads: TwinThreads,
+    kernels: KernelOptions,
     streams_made: AtomicU64,
     open_devices: AtomicUsize,
     on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -48,6 +49,7 @@ impl CpuBackend {
             timelines: Timelines::default(),
             claims: Claims::new(),
             twin_threads: TwinThreads::new(options.kernel_threads.unwrap_or(cores)),
+            kernels: options.kernels,
             streams_made: AtomicU64::new(0),
             open_devices: AtomicUsize::new(0),
             on_change: OnceLock::new(),
@@ -79,7 +81,7 @@ impl CpuBackend {
             health,
             backend: self.clone(),
             fault_plan: options.fault_plan.map(Planned::new),
-            kernels: Kernels::default(),
+            kernels: Kernels::new(self.kernels),
             memory: Memory::new(options.total_bytes),
             yields: Yields::default(),
             closing: AtomicBool::new(false),

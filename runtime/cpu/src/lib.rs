@@ -19,7 +19,7 @@
 //! | `claims` | the claims that keep unordered ops apart |
 //! | `timelines` | the owner and the fate of each timeline |
 //! | `execute`, `replay`, `bytes`, `memory` | how commands and graphs run, and on what memory |
-//! | `kernels` | how kernels run: their CPU forms, or their PTX |
+//! | `kernels`, `kernel_options` | how kernels run: their CPU forms, or their PTX |
 //! | `fault_plan` | faults on request |
 //!
 //! # Lock order
@@ -36,6 +36,7 @@ mod execute;
 mod failing;
 mod fault_plan;
 mod idle;
+mod kernel_options;
 mod kernels;
 mod memory;
 mod replay;
@@ -58,6 +59,7 @@ use warpline_driver::{
 
 pub use backend::CpuBackend;
 pub use fault_plan::FaultPlan;
+pub use kernel_options::{CompileCuda, KernelChecks, KernelForm, KernelOptions};
 
 use crate::sync::Arc;
 use backend::{Device, Runner};
@@ -108,6 +110,8 @@ pub struct BackendOptions {
     /// The number of threads among which a kernel's CPU form may divide large work, that of its
     /// worker included. `None` means as many as the machine has cores.
     pub kernel_threads: Option<usize>,
+    /// The code of kernels that runs, and its checks.
+    pub kernels: KernelOptions,
     /// The time for which one idle worker spins before it parks.
     pub awake_for: Duration,
 }
@@ -118,6 +122,7 @@ impl Default for BackendOptions {
             schedule: Schedule::default(),
             threads: None,
             kernel_threads: None,
+            kernels: KernelOptions::default(),
             awake_for: Duration::from_micros(50),
         }
     }

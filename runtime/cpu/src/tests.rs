@@ -91,7 +91,7 @@ impl TestStream {
 
     fn launch_of(&self, kernel: &'static Kernel) -> Point {
         let config = LaunchConfig::for_elements(1u32);
-        let launch = Launch { kernel, config, args: Args::new(), workspace: None };
+        let launch = Launch { kernel, config, args: Args::new(), workspace: None, reached: [].into() };
         self.submit_as(&kernel.name, Command::Launch(launch), None)
     }
 
@@ -123,6 +123,7 @@ static NOTHING: Kernel = Kernel {
     source: Source::None,
     library: None,
     twin: Some(|_: &[Arg]| {}),
+    tolerance: 0.0,
     compared: &COMPARED,
 };
 
@@ -137,6 +138,7 @@ static LOOKS: Kernel = Kernel {
     twin: Some(|_: &[Arg]| {
         ALLOWED.lock().push(TwinThreads::current().map_or(0, |threads| threads.most()));
     }),
+    tolerance: 0.0,
     compared: &COMPARED,
 };
 

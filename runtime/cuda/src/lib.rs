@@ -45,5 +45,5 @@ mod visible;
 mod work;
 
 pub use device::{CudaDevice, CudaOptions, device_count, is_absent, is_available};
-pub use modules::nvrtc::compile_for_newest;
+pub use modules::nvrtc::{compile_for_cpu, compile_for_newest};
 use warpline_driver::sync;

@@ -8,7 +8,7 @@ use crate::timeline::{Keep, Ticket, Timeline};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use warpline_order::{ByteRange, Site};
+use warpline_order::{AccessMode, ByteRange, Site};
 
 /// A graph that a driver made from a [`Plan`](super::Plan).
 pub type DriverGraph = Arc<dyn Any + Send + Sync>;
@@ -233,6 +233,22 @@ pub struct Launch {
     /// plan's stream is used instead. Boxed, since few launches have one and a command should stay
     /// small.
     pub workspace: Option<Box<Workspace>>,
+    /// Memory that the kernel reaches through pointers in other memory or in scalars. Drivers of
+    /// GPUs do not need it.
+    pub reached: Box<[ReachedMemory]>,
+}
+
+/// Memory that a kernel reaches through pointers that are not parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct ReachedMemory {
+    /// The first byte.
+    pub address: DevicePtr,
+    /// The number of bytes.
+    pub len_bytes: u64,
+    /// The size of one element in bytes, for reports.
+    pub element_bytes: usize,
+    /// The access mode of the kernel.
+    pub access: AccessMode,
 }
 
 impl Launch {

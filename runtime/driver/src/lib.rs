@@ -122,7 +122,8 @@ mod unwind;
 
 pub use byte_size::ByteSize;
 pub use command::{
-    Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, Point, StagedCopy, Submission,
+    Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, Point, ReachedMemory, StagedCopy,
+    Submission,
 };
 pub use device_id::DeviceId;
 pub use device_ptr::DevicePtr;

@@ -5,10 +5,10 @@
 //! error of a failed check, and the launch refuses it, so that calls can be written in one
 //! expression. Making a call of up to six operands and six arguments allocates nothing.
 
-use super::{Arg, Args, Kernel, Operand, ParamKind};
+use super::{AccessMode, Arg, Args, Elements, IntoOperand, Kernel, Operand, ParamKind};
 use smallvec::SmallVec;
 use std::fmt;
-use warpline_driver::{Error, ErrorKind};
+use warpline_driver::{Element, Error, ErrorKind, ReachedMemory};
 
 /// A kernel with its arguments, to be launched with [`Stream::launch`](crate::Stream::launch).
 ///
@@ -19,10 +19,12 @@ pub struct KernelCall<'a> {
     pub(crate) kernel: &'static Kernel,
     pub(crate) args: Args,
     pub(crate) operands: Operands<'a>,
+    pub(crate) reached: Vec<ReachedMemory>,
     pub(crate) failed: Option<Error>,
 }
 
-/// The operands of a call, in the order of the kernel's slice parameters.
+/// The operands of a call, in the order of the kernel's slice parameters. Memory that the kernel
+/// reaches through pointers follows.
 pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 6]>;
 
 impl<'a> KernelCall<'a> {
@@ -39,7 +41,9 @@ impl<'a> KernelCall<'a> {
         operands: [Operand<'a>; OPERANDS],
         failed: Option<Error>,
     ) -> Self {
-        let mut call = KernelCall { kernel, args: Args::new(), operands: Operands::new(), failed };
+        let (no_args, no_operands) = (Args::new(), Operands::new());
+        let mut call =
+            KernelCall { kernel, args: no_args, operands: no_operands, reached: Vec::new(), failed };
         put(&mut call.args, args);
         put(&mut call.operands, operands);
         call
@@ -57,10 +61,71 @@ impl<'a> KernelCall<'a> {
         &self.args
     }
 
-    /// Returns one operand for each of the kernel's slice parameters, in order.
+    /// Returns one operand for each of the kernel's slice parameters, in order, and then those of
+    /// [`reads`](Self::reads) and [`writes`](Self::writes).
     #[inline]
     pub fn operands(&self) -> &[Operand<'a>] {
         &self.operands
+    }
+
+    /// Declares memory that the kernel reads through a pointer which is not a parameter: one in other
+    /// memory, or in a scalar.
+    ///
+    /// The order check treats it like an operand. A CPU device that runs the kernel's PTX lets it
+    /// read this memory, and reports each access to memory that is not declared.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::prelude::*;
+    ///
+    /// warpline::kernel! {
+    ///     /// Reads the number behind the pointer `from`.
+    ///     unsafe fn follow(from: u64, write to: &mut [u32]) {
+    ///         ptx: ".version 8.0\n.target sm_70\n.address_size 64
+    ///             .visible .entry follow(.param .u64 from, .param .u64 to) {
+    ///                 .reg .b64 %rd<2>; .reg .b32 %r;
+    ///                 ld.param.u64 %rd0, [from]; ld.param.u64 %rd1, [to];
+    ///                 ld.global.u32 %r, [%rd0]; st.global.u32 [%rd1], %r; ret;
+    ///             }",
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// # let runtime = Runtime::builder().build()?;
+    /// let stream = runtime.device(DeviceId::Cpu(0))?.new_stream()?;
+    /// let (from, to) = (stream.alloc::<u32>(1)?, stream.alloc::<u32>(1)?);
+    /// stream.fill(&from, 7).queued()?;
+    /// let call = follow(from.device_ptr().0, &to).reads(&from);
+    /// stream.launch(call, LaunchConfig::linear(1, 1)).queued()?;
+    /// assert_eq!(stream.read(&to).await?, [7]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reads<T: Element>(self, memory: impl IntoOperand<'a, T>) -> Self {
+        self.reaching(memory.into_operand(), AccessMode::Read)
+    }
+
+    /// Declares memory that the kernel reads and writes through a pointer which is not a parameter,
+    /// like [`reads`](Self::reads).
+    pub fn writes<T: Element>(self, memory: impl IntoOperand<'a, T>) -> Self {
+        self.reaching(memory.into_operand(), AccessMode::ReadWrite)
+    }
+
+    fn reaching<T: Element>(mut self, memory: Elements<'a, T>, access: AccessMode) -> Self {
+        let (element_bytes, operand) = (size_of::<T>(), memory.with_access(access));
+        if !operand.is_contiguous() && self.failed.is_none() {
+            let what = if access.writes() { "writes" } else { "reads" };
+            let why = format!(
+                "{}: the memory of {what} is a strided view, and it has to be contiguous; name the whole buffer",
+                self.kernel.name
+            );
+            self.failed = Some(Error::new(ErrorKind::Shape, why));
+        }
+        let (address, len_bytes) = (operand.address(), operand.range.len_bytes());
+        self.reached.push(ReachedMemory { address, len_bytes, element_bytes, access });
+        self.operands.push(operand);
+        self
     }
 
     /// Returns the error that the launch will be refused with, if an operand is strided or a

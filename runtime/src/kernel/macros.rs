@@ -14,6 +14,7 @@
 ///     [descriptor: NAME,]
 ///     [cuda: text, | ptx: text, | ptx: [text, …], | image: bytes,]
 ///     [library: &LIBRARY,]
+///     [tolerance: number,]
 ///     [cpu: |name, …| body,]
 /// }
 /// ```
@@ -56,6 +57,9 @@
 ///   is a fault, which names the kernel, its thread, the line and the element. What the kernel
 ///   prints goes to standard output. A text with an instruction that CPU devices do not support is
 ///   refused at the first launch, and so is an image.
+/// - `tolerance` is the largest difference between the results of the twin and of the device code, as
+///   a fraction of the largest value of the operand. Without it, results have the same bits, apart
+///   from those of NaN. [`KernelForm::Both`](crate::KernelForm::Both) runs and compares the two.
 /// - `in_place` kernels accept a written operand that is the same memory as another operand. The
 ///   slices of their twin are `&[Cell<T>]`, because they may be the same memory.
 /// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for
@@ -150,7 +154,7 @@ macro_rules! __kernel {
         $crate::__kernel! { @condition $head [] $($rest)+ }
     };
     (@where $head:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @body $head [] [] [] [] [] { $($body)* } }
+        $crate::__kernel! { @body $head [] [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@where ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $($other:tt)*) => {
@@ -163,15 +167,15 @@ macro_rules! __kernel {
     // The condition ends at the first braces. Three tokens a step keep long conditions far from the
     // recursion limit.
     (@condition $head:tt [$($condition:tt)*] { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @body $head [$($condition)*] [] [] [] [] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)*] [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @body $head [$($condition)* $a] [] [] [] [] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a] [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt { $($body:tt)* } $($rest:tt)*) => {
-        $crate::__kernel! { @body $head [$($condition)* $a $b] [] [] [] [] { $($body)* } }
+        $crate::__kernel! { @body $head [$($condition)* $a $b] [] [] [] [] [] { $($body)* } }
         $crate::kernel! { $($rest)* }
     };
     (@condition $head:tt [$($condition:tt)*] $a:tt $b:tt $c:tt $($rest:tt)+) => {
@@ -183,82 +187,94 @@ macro_rules! __kernel {
         ));
     };
 
-    // Each key fills an empty slot: descriptor, device code, library, CPU form.
-    (@body $head:tt $condition:tt [] $source:tt $library:tt $cpu:tt
+    // Each key fills an empty slot: descriptor, device code, library, tolerance, CPU form.
+    (@body $head:tt $condition:tt [] $source:tt $library:tt $tolerance:tt $cpu:tt
         { descriptor: $descriptor:ident $(, $($rest:tt)*)? }
     ) => {
-        $crate::__kernel! { @body $head $condition [$descriptor] $source $library $cpu { $($($rest)*)? } }
+        $crate::__kernel! { @body $head $condition [$descriptor] $source $library $tolerance $cpu { $($($rest)*)? } }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
         { cuda: $text:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $library $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Cuda($text)] $library $tolerance $cpu { $($($rest)*)? }
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
         { ptx: [$($text:expr),+ $(,)?] $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$($text),+])] $library $cpu
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$($text),+])] $library $tolerance $cpu
             { $($($rest)*)? }
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
         { ptx: $text:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$text])] $library $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$text])] $library $tolerance $cpu { $($($rest)*)? }
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
         { image: $bytes:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $library $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Image($bytes)] $library $tolerance $cpu { $($($rest)*)? }
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $tolerance:tt $cpu:tt
         { library: $library:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor $source [::core::option::Option::Some($library)] $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor $source [::core::option::Option::Some($library)] $tolerance $cpu { $($($rest)*)? }
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt []
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt $tolerance:tt []
         { cpu: $cpu:expr $(, $($rest:tt)*)? }
     ) => {
-        $crate::__kernel! { @body $head $condition $descriptor $source $library [$cpu] { $($($rest)*)? } }
+        $crate::__kernel! { @body $head $condition $descriptor $source $library $tolerance [$cpu] { $($($rest)*)? } }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt [] $cpu:tt
+        { tolerance: $tolerance:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor $source $library [$tolerance] $cpu { $($($rest)*)? }
+        }
     };
     // Missing keys have their defaults. Without code, there is nothing to run.
     (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
-        $descriptor:tt [] $library:tt [] {}
+        $descriptor:tt [] $library:tt $tolerance:tt [] {}
     ) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` has no code; write `cpu: |…| …`, a closure or function of all parameters, or \
              device code: `ptx: text`, `cuda: text` or `image: bytes`"
         ));
     };
-    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $cpu:tt {}) => {
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt {}) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::None] $library $cpu {}
+            @body $head $condition $descriptor [$crate::kernel::Source::None] $library $tolerance $cpu {}
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $cpu:tt {}) => {
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt [] $tolerance:tt $cpu:tt {}) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor $source [::core::option::Option::None] $cpu {}
+            @body $head $condition $descriptor $source [::core::option::Option::None] $tolerance $cpu {}
         }
     };
-    (@body $head:tt $condition:tt $descriptor:tt [$source:expr] [$library:expr] $cpu:tt {}) => {
-        $crate::__kernel! { @open $head $condition $descriptor [$source, $library] $cpu }
+    (@body $head:tt $condition:tt $descriptor:tt $source:tt $library:tt [] $cpu:tt {}) => {
+        $crate::__kernel! { @body $head $condition $descriptor $source $library [0.0] $cpu {} }
+    };
+    (@body $head:tt $condition:tt
+        $descriptor:tt [$source:expr] [$library:expr] [$tolerance:expr] $cpu:tt {}
+    ) => {
+        $crate::__kernel! { @open $head $condition $descriptor [$source, $library, $tolerance] $cpu }
     };
     (@body ($attrs:tt $vis:tt $mode:ident $name:ident $params:tt) $condition:tt
-        $descriptor:tt $source:tt $library:tt $cpu:tt { $($other:tt)+ }
+        $descriptor:tt $source:tt $library:tt $tolerance:tt $cpu:tt { $($other:tt)+ }
     ) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` cannot have `", stringify!($($other)+), "`; write each of `descriptor: NAME`, \
-             `cuda: text` or `ptx: text` or `image: bytes`, `library: &LIBRARY` and `cpu: |…| …` once at most, with commas \
-             between"
+             `cuda: text` or `ptx: text` or `image: bytes`, `library: &LIBRARY`, `tolerance: 1e-6` and `cpu: |…| …` once at most, with \
+             commas between"
         ));
     };
 
@@ -407,7 +423,7 @@ macro_rules! __kernel {
         $vis static $descriptor: $crate::kernel::Kernel = $crate::__kernel!(@descriptor $mode $name $($kernel)*);
     };
 
-    (@descriptor $mode:ident $name:ident [$source:expr, $library:expr] $cpu:tt
+    (@descriptor $mode:ident $name:ident [$source:expr, $library:expr, $tolerance:expr] $cpu:tt
         $names:tt $twin:tt [$($params:tt)*] $scalars:tt $slices:tt
     ) => {{
         static __COMPARED: $crate::kernel::Compared = $crate::kernel::Compared::not_yet();
@@ -418,6 +434,7 @@ macro_rules! __kernel {
             source: $source,
             library: $library,
             twin: $crate::__kernel!(@twin $mode $name $cpu $names $twin $scalars $slices),
+            tolerance: $tolerance,
             compared: &__COMPARED,
         }
     }};

@@ -11,12 +11,21 @@ use crate::sync_mode::SyncMode;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
+use warpline_cpu::{
+    BackendOptions, CompileCuda, CpuBackend, DeviceOptions, FaultPlan, KernelChecks, KernelForm,
+    KernelOptions, Schedule,
+};
 #[cfg(feature = "cuda")]
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
 use warpline_driver::WakeUp;
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result};
+
+/// The compiler of CUDA C++ for CPU devices.
+#[cfg(feature = "cuda")]
+const COMPILE: Option<CompileCuda> = Some(warpline_cuda::compile_for_cpu);
+#[cfg(not(feature = "cuda"))]
+const COMPILE: Option<CompileCuda> = None;
 
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
@@ -25,6 +34,7 @@ pub struct RuntimeBuilder {
     pub(super) cpu_devices: u32,
     workers: Option<usize>,
     kernel_threads: Option<usize>,
+    pub(super) kernels: KernelOptions,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
     pub(super) sync: SyncMode,
@@ -65,6 +75,7 @@ impl Default for RuntimeBuilder {
             cpu_devices: 1,
             workers: None,
             kernel_threads: None,
+            kernels: KernelOptions { compile: COMPILE, ..KernelOptions::default() },
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
             sync: SyncMode::Off,
@@ -119,6 +130,27 @@ impl RuntimeBuilder {
     /// With [`Schedule::Seeded`] each kernel runs on the thread that polls.
     pub fn kernel_threads(mut self, threads: usize) -> Self {
         self.kernel_threads = Some(threads);
+        self
+    }
+
+    /// Sets the code that CPU devices run of kernels that have both a CPU form, the twin, and device
+    /// code; [`KernelForm::Twin`] by default. A kernel without a twin runs its device code always.
+    ///
+    /// # Errors
+    /// `InvalidArgument` from [`build`](Self::build) for another form than `Twin`, if warpline was
+    /// built without its feature `ptx`.
+    pub fn kernel_form(mut self, form: KernelForm) -> Self {
+        self.kernels.form = form;
+        self
+    }
+
+    /// Sets the checks of device code that CPU devices run; none by default.
+    ///
+    /// # Errors
+    /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built without
+    /// its feature `ptx`.
+    pub fn kernel_checks(mut self, checks: KernelChecks) -> Self {
+        self.kernels.checks = checks;
         self
     }
 
@@ -377,6 +409,16 @@ impl RuntimeBuilder {
         }
     }
 
+    fn refuse_missing_feature(&self) -> Result<()> {
+        let KernelOptions { form, checks, .. } = self.kernels;
+        if cfg!(feature = "ptx") || (form == KernelForm::Twin && checks == KernelChecks::default()) {
+            return Ok(());
+        }
+        let text = "a runtime cannot be built: kernel_form or kernel_checks asks for device code on CPU devices, and \
+                    warpline was built without its feature ptx; build with that feature";
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
+
     /// Builds the runtime. It starts threads only when there is work.
     ///
     /// # Errors
@@ -388,6 +430,7 @@ impl RuntimeBuilder {
         warpline_driver::process::watch();
         self.refuse_zeros()?;
         self.refuse_fraction()?;
+        self.refuse_missing_feature()?;
         let shared = RuntimeShared::new(self.order, self.sync);
         if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
             shared.set_out_of_memory_observer(observer);
@@ -395,6 +438,7 @@ impl RuntimeBuilder {
         let cpu = CpuBackend::new(BackendOptions {
             threads: self.workers,
             kernel_threads: self.kernel_threads,
+            kernels: self.kernels,
             schedule: self.schedule,
             ..BackendOptions::default()
         });

@@ -21,6 +21,8 @@ impl RuntimeBuilder {
     /// | `WARPLINE_SYNC` | `off`, `warn`, `error` | [`sync`](Self::sync) |
     /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
     /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
+    /// | `WARPLINE_KERNELS` | `twin`, `ptx`, `both` | [`kernel_form`](Self::kernel_form) |
+    /// | `WARPLINE_CHECK_KERNELS` | `races`, `init`, `sync`, with commas | [`kernel_checks`](Self::kernel_checks) |
     /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
     /// | `WARPLINE_COMPLETION` | `word`, `event` | `event`: `complete_by_events` of CUDA devices |
     ///
@@ -57,6 +59,11 @@ impl RuntimeBuilder {
         set(&variable, "WARPLINE_CPU_DEVICES", devices, &mut builder.cpu_devices, |text| {
             text.parse::<NonZero<u32>>().ok().map(NonZero::get)
         })?;
+        let form = &mut builder.kernels.form;
+        set(&variable, "WARPLINE_KERNELS", "twin, ptx or both", form, |text| text.parse().ok())?;
+        let (several, checks) =
+            ("races, init or sync, or several of them between commas", &mut builder.kernels.checks);
+        set(&variable, "WARPLINE_CHECK_KERNELS", several, checks, |text| text.parse().ok())?;
         #[cfg(feature = "cuda")]
         {
             let wake_up = "low-power, balanced or low-latency";
@@ -93,7 +100,7 @@ fn set<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OrderMode, Schedule};
+    use crate::{KernelChecks, KernelForm, OrderMode, Schedule};
 
     fn with(name: &'static str, value: impl Into<OsString>) -> Result<RuntimeBuilder> {
         let value = value.into();
@@ -106,6 +113,10 @@ mod tests {
         assert_eq!(with("WARPLINE_SYNC", "error").unwrap().sync, crate::SyncMode::Error);
         assert_eq!(with("WARPLINE_SCHEDULE", "seeded:7").unwrap().schedule, Schedule::Seeded(7));
         assert_eq!(with("WARPLINE_CPU_DEVICES", "3").unwrap().cpu_devices, 3);
+        assert_eq!(with("WARPLINE_KERNELS", "both").unwrap().kernels.form, KernelForm::Both);
+        assert_eq!(with("WARPLINE_KERNELS", "ptx").unwrap().kernels.form, KernelForm::Ptx);
+        let checks = with("WARPLINE_CHECK_KERNELS", "races,sync").unwrap().kernels.checks;
+        assert_eq!(checks, KernelChecks { races: true, init: false, sync: true });
         #[cfg(feature = "cuda")]
         {
             let wake_up = with("WARPLINE_WAKE_UP", "low-latency").unwrap().cuda.wake_up;
@@ -124,6 +135,13 @@ mod tests {
         says("WARPLINE_ORDER", "", "WARPLINE_ORDER is \"\"; expected deny, warn, wait or off");
         says("WARPLINE_SYNC", "on", "WARPLINE_SYNC is \"on\"; expected off, warn or error");
         says("WARPLINE_SCHEDULE", "seed:1", "WARPLINE_SCHEDULE is \"seed:1\"; expected threads or seeded:N");
+        says("WARPLINE_KERNELS", "cpu", "WARPLINE_KERNELS is \"cpu\"; expected twin, ptx or both");
+        let several = "expected races, init or sync, or several of them between commas";
+        says(
+            "WARPLINE_CHECK_KERNELS",
+            "races,all",
+            &format!("WARPLINE_CHECK_KERNELS is \"races,all\"; {several}"),
+        );
         for devices in ["0", "two"] {
             let text =
                 format!("WARPLINE_CPU_DEVICES is \"{devices}\"; expected a number of devices, 1 or more");

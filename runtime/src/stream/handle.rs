@@ -124,7 +124,8 @@ impl Stream {
         (op.in_place, op.refused) = (kernel.in_place, refused);
         let place = self.core().enqueue(&mut op, |_| {
             let args = std::mem::take(&mut call.args);
-            Command::Launch(Launch { kernel, config, args, workspace: None })
+            let reached = std::mem::take(&mut call.reached).into();
+            Command::Launch(Launch { kernel, config, args, workspace: None, reached })
         });
         Pending::value(self.core(), place, ())
     }

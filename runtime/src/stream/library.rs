@@ -48,7 +48,9 @@ impl Stream {
         let mut op = Op::new("kernel", site, &operands[..]);
         (op.in_place, op.refused, op.moved) = (kernel.in_place, refused, moved);
         let place = core.enqueue(&mut op, |_| {
-            Command::Launch(Launch { kernel, config, args: std::mem::take(&mut call.args), workspace })
+            let args = std::mem::take(&mut call.args);
+            let reached = std::mem::take(&mut call.reached).into();
+            Command::Launch(Launch { kernel, config, args, workspace, reached })
         });
         Pending::value(core, place, ())
     }

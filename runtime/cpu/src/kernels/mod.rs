@@ -1,24 +1,29 @@
 //! How kernels run: by their CPU forms, the twins, or by their PTX.
 //!
-//! A kernel with a twin runs it, once per launch. A kernel without one runs its PTX, each thread of
-//! each block. Its PTX is loaded with its first launch and stays loaded (`code`). Its operands are
-//! all that it may touch (`run`). A fault of it fails the device, as a panic of a twin does.
+//! A twin runs once per launch, PTX each thread of each block. [`KernelForm`] decides which of the
+//! two runs for a kernel that has both, or whether both run and are compared (`both`). PTX is loaded
+//! with the first launch of a kernel and stays loaded (`code`). A kernel may touch its operands alone
+//! (`run`). A fault of it fails the device, as a panic of a twin does.
 //!
 //! Without the feature `ptx`, kernels without a twin are refused.
 
+#[cfg(feature = "ptx")]
+mod both;
 #[cfg(feature = "ptx")]
 mod code;
 #[cfg(feature = "ptx")]
 mod run;
 
 use super::backend::Device;
+use super::kernel_options::{KernelForm, KernelOptions};
 use warpline_driver::kernel::{Arg, Kernel, Twin};
 use warpline_driver::reentry::{self, Caller};
 use warpline_driver::{DevicePtr, DriverError, Launch, Plan, Work};
 
-/// The loaded PTX of the kernels of one device.
-#[derive(Debug, Default)]
+/// The kernels of one device.
+#[derive(Debug)]
 pub(super) struct Kernels {
+    options: KernelOptions,
     #[cfg(feature = "ptx")]
     code: code::Code,
     #[cfg(feature = "ptx")]
@@ -26,13 +31,29 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
+    pub(super) fn new(options: KernelOptions) -> Self {
+        Kernels {
+            options,
+            #[cfg(feature = "ptx")]
+            code: code::Code::new(options.compile),
+            #[cfg(feature = "ptx")]
+            running: run::Running::default(),
+        }
+    }
+
+    /// Returns the twin of a kernel, if that alone runs whatever device code there is.
+    #[inline]
+    fn twin_of(&self, kernel: &Kernel) -> Option<Twin> {
+        kernel.twin.filter(|_| self.options.form == KernelForm::Twin || cfg!(not(feature = "ptx")))
+    }
+
     /// Prepares a kernel for launches.
     ///
     /// # Errors
     /// If its PTX is needed and cannot be loaded.
     #[inline]
     pub(super) fn prepare(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
-        if kernel.twin.is_some() { Ok(()) } else { self.load(kernel) }
+        if self.twin_of(kernel).is_some() { Ok(()) } else { self.load(kernel) }
     }
 
     /// Prepares the kernels of a graph.
@@ -109,20 +130,44 @@ impl Launching<'_> {
     #[inline]
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<(), String> {
         (self.before)();
-        match launch.kernel.twin {
+        match self.device.kernels.twin_of(launch.kernel) {
             Some(twin) => {
                 // SAFETY: the caller keeps the twin's rule.
                 unsafe { call_twin(twin, &launch.args) };
                 Ok(())
             }
             // SAFETY: the caller keeps the twin's rule, which is the same for PTX.
-            None => unsafe { self.run_ptx(launch) },
+            None => unsafe { self.run_device_code(launch) },
+        }
+    }
+
+    /// Runs the PTX of a kernel, and its twin too if both are asked for. Without PTX, runs the twin.
+    ///
+    /// # Safety
+    /// The caller keeps the rules of [`Twin`].
+    #[cfg(feature = "ptx")]
+    #[cold]
+    unsafe fn run_device_code(&self, launch: &Launch) -> Result<(), String> {
+        let kernels = &self.device.kernels;
+        match (kernels.code.of(launch.kernel)?, launch.kernel.twin) {
+            (Some(code), Some(twin)) if kernels.options.form == KernelForm::Both => {
+                // SAFETY: the caller keeps the twin's rule.
+                unsafe { self.run_both(&code, twin, launch) }
+            }
+            // SAFETY: the caller keeps the twin's rule, which is the same for PTX.
+            (Some(code), _) => unsafe { self.run_ptx(&code, launch, &launch.args) },
+            (None, twin) => {
+                let twin = twin.expect("a kernel without either is not loaded");
+                // SAFETY: the caller keeps the twin's rule.
+                unsafe { call_twin(twin, &launch.args) };
+                Ok(())
+            }
         }
     }
 
     #[cfg(not(feature = "ptx"))]
     #[cold]
-    unsafe fn run_ptx(&self, launch: &Launch) -> Result<(), String> {
+    unsafe fn run_device_code(&self, launch: &Launch) -> Result<(), String> {
         unreachable!("{} was not prepared", launch.kernel.name)
     }
 }

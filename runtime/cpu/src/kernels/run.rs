@@ -10,11 +10,12 @@
 //! 4. A device that fails stops the kernels that it runs.
 
 use super::Launching;
+use crate::kernel_options::KernelChecks;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use warpline_driver::Launch;
 use warpline_driver::kernel::{AccessMode, Arg, Kernel, Param, ParamKind, TwinThreads};
+use warpline_driver::{Launch, ReachedMemory};
 use warpline_ptx as ptx;
 
 /// The number of a kernel's threads from which on several threads of the host share the work.
@@ -46,7 +47,7 @@ impl Running {
 }
 
 impl Launching<'_> {
-    /// Runs the PTX of a kernel.
+    /// Runs the PTX of a kernel, with these arguments in place of the launch's own.
     ///
     /// # Errors
     /// The report of its fault.
@@ -54,13 +55,18 @@ impl Launching<'_> {
     /// # Safety
     /// The slices are valid for their length and their access until this returns. Meanwhile nothing
     /// else writes memory that the kernel reads, or touches memory that it writes.
-    #[cold]
-    pub(super) unsafe fn run_ptx(&self, launch: &Launch) -> Result<(), String> {
-        let Launch { kernel, config, args, .. } = launch;
+    pub(super) unsafe fn run_ptx(
+        &self,
+        code: &ptx::Kernel,
+        launch: &Launch,
+        args: &[Arg],
+    ) -> Result<(), String> {
+        let Launch { kernel, config, reached, .. } = launch;
         let kernels = &self.device.kernels;
-        let code = kernels.code.of(kernel)?;
         let operands = kernel.params.iter().zip(args);
-        let regions = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
+        let mut regions: Vec<_> = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
+        regions.extend(reached.iter().enumerate().map(|(at, memory)| reached_region(at, memory)));
+        let KernelChecks { races, init, sync } = kernels.options.checks;
         let threads = TwinThreads::current().filter(|_| self.seed.is_none() && config.threads() >= LARGE);
         let config = ptx::Config {
             grid: config.grid,
@@ -69,7 +75,7 @@ impl Launching<'_> {
             is_cooperative: config.cooperative,
             threads: threads.as_ref().map_or(1, TwinThreads::most).min(blocks(config.grid)),
             seed: self.seed,
-            checks: ptx::Checks::default(),
+            checks: ptx::Checks { races, init, sync },
         };
         let run = |parts, work: &(dyn Fn() + Sync)| match &threads {
             Some(threads) => threads.for_each(0..parts, |_| work()),
@@ -112,6 +118,20 @@ fn region(param: &Param, arg: &Arg) -> Option<ptx::Region> {
         is_undefined: access == AccessMode::Write,
         element_bytes: element_bytes as u32,
     })
+}
+
+/// Returns memory that the kernel reaches through pointers. `at` is its number among all such
+/// memory.
+fn reached_region(at: usize, memory: &ReachedMemory) -> ptx::Region {
+    let call = if memory.access.writes() { "writes" } else { "reads" };
+    ptx::Region {
+        name: format!("buffer {at} of {call}"),
+        start: memory.address.0,
+        len_bytes: memory.len_bytes,
+        is_writable: memory.access.writes(),
+        is_undefined: false,
+        element_bytes: memory.element_bytes as u32,
+    }
 }
 
 /// Returns the arguments as the kernel's parameters lie in memory: each at a multiple of its size.

@@ -170,8 +170,10 @@ impl Nvrtc {
     }
 
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
-    fn compile(&self, arch: c_int, name: &str, source: &str) -> Result<String, String> {
-        let option = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
+    fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
+        let arch = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
+        let options = [arch.as_ptr(), c"--generate-line-info".as_ptr()];
+        let options = &options[..if lines == Lines::Named { 2 } else { 1 }];
         let text = CString::new(source).map_err(|_| "its CUDA C++ contains a NUL byte".to_owned())?;
         let file = CString::new(format!("{name}.cu")).expect("an identifier");
         let mut program = std::ptr::null_mut();
@@ -190,7 +192,7 @@ impl Nvrtc {
             return Err(format!("NVRTC returned {}", self.error(created)));
         }
         // SAFETY: nvrtcCompileProgram takes a live program and as many strings as the number says.
-        let compiled = unsafe { (self.compile)(program, 1, &option.as_ptr()) };
+        let compiled = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
         let result = if compiled == 0 {
             Ok(self.text(program, self.ptx_size, self.ptx))
         } else {
@@ -230,7 +232,7 @@ pub(crate) fn compile(context: &Context, name: &str, source: &str) -> Result<Str
         .into());
     }
     let known = archs.into_iter().filter(|&arch| arch <= ours).max();
-    Ok(nvrtc.compile(known.unwrap_or(ours), name, source)?)
+    Ok(nvrtc.compile(known.unwrap_or(ours), Lines::Omitted, name, source)?)
 }
 
 /// Compiles `source`, the text of kernel `name`, to PTX for the newest devices that NVRTC knows.
@@ -243,16 +245,40 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
     use warpline_driver::{Error, ErrorKind};
     let error = |kind| move |why: String| Error::new(kind, format!("{name}: {why}"));
     let nvrtc = installed().map_err(error(ErrorKind::Unsupported))?;
-    // If NVRTC does not report its architectures, one that every version of it knows.
-    let arch = nvrtc.archs().into_iter().max().unwrap_or(75);
-    nvrtc.compile(arch, name, source).map_err(error(ErrorKind::InvalidArgument))
+    let arch = nvrtc.archs().into_iter().max().unwrap_or(KNOWN_TO_ALL);
+    nvrtc.compile(arch, Lines::Omitted, name, source).map_err(error(ErrorKind::InvalidArgument))
+}
+
+/// Compiles `source`, the text of kernel `name`, to PTX that CPU devices run, with the lines of the
+/// source for their reports. The text sees the oldest architecture of NVRTC from 7.0 on, since CPU
+/// devices have few of the instructions that came later.
+///
+/// # Errors
+/// Those of [`compile_for_newest`].
+pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<String> {
+    use warpline_driver::{Error, ErrorKind};
+    let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
+    let arch = nvrtc.archs().into_iter().filter(|arch| *arch >= 70).min().unwrap_or(KNOWN_TO_ALL);
+    let compiled = nvrtc.compile(arch, Lines::Named, name, source);
+    compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
+}
+
+/// A virtual architecture that every version of NVRTC knows, if it does not report its own.
+const KNOWN_TO_ALL: c_int = 75;
+
+/// The lines of the source in PTX.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    Named,
+    Omitted,
 }
 
 fn installed() -> Result<&'static Nvrtc, String> {
     nvrtc().map_err(|tried| {
         format!(
             "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; \
-             install one, set WARPLINE_NVRTC to its path, or give the kernel ptx"
+             install one (pip install nvidia-cuda-nvrtc-cu12, or a CUDA toolkit), set WARPLINE_NVRTC to its path, \
+             or give the kernel ptx"
         )
     })
 }

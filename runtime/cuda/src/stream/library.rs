@@ -43,7 +43,8 @@ impl LibraryDriver for CudaStream {
         config: LaunchConfig,
         args: &[Arg],
     ) -> Result<(), String> {
-        let launch = Launch { kernel, config, args: Args::from_slice(args), workspace: None };
+        let (args, reached) = (Args::from_slice(args), Box::default());
+        let launch = Launch { kernel, config, args, workspace: None, reached };
         self.launch_kernel(&launch).map_err(|refused| refused.to_string())
     }
 }

@@ -115,6 +115,9 @@ pub struct Kernel {
     pub library: Option<&'static Library>,
     /// Its CPU form. Without one, CPU devices run its device code.
     pub twin: Option<Twin>,
+    /// The largest difference between the results of the CPU form and the device code, as a fraction
+    /// of the largest value of the operand. With 0, they have the same bits.
+    pub tolerance: f64,
     #[doc(hidden)]
     pub compared: &'static Compared,
 }

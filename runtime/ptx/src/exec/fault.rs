@@ -24,6 +24,10 @@ pub struct Fault {
     pub printed: String,
 }
 
+/// The bytes behind address 0 that no memory has. An access there is one through a null pointer,
+/// perhaps with an index or the offset of a field.
+const NULL_PAGE: u64 = 4096;
+
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -201,6 +205,9 @@ impl fmt::Display for FaultKind {
             FaultKind::OutOfBounds { address, bytes, access, nearest } => {
                 write!(f, "it {} {bytes} bytes at {address:#x}, ", verb(*access))?;
                 match nearest {
+                    _ if *address < NULL_PAGE => {
+                        write!(f, "through a null pointer; pass the address of memory")
+                    }
                     None => write!(f, "and the launch declares no memory; declare what it uses"),
                     Some(region) => outside(f, region, *address),
                 }

@@ -1,0 +1,99 @@
+//! The settings for kernels of CPU devices.
+
+use std::str::FromStr;
+use warpline_driver::{Error, ErrorKind};
+
+/// The code of a kernel that CPU devices run, if the kernel has both: its CPU form, the *twin*, or
+/// its device code.
+///
+/// Device code is PTX, or CUDA C++ where NVRTC is installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KernelForm {
+    /// Runs the twin. A kernel without one runs its device code.
+    #[default]
+    Twin,
+    /// Runs the device code. A kernel without any, or with an image alone, runs its twin.
+    Ptx,
+    /// Runs both, and compares the results: the twin on the operands, and the device code before it
+    /// on copies of those that it writes. If an element differs by more than the kernel's
+    /// `tolerance`, the launch fails, and the error names the element with both values.
+    Both,
+}
+
+impl FromStr for KernelForm {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Ok(match text {
+            "twin" => KernelForm::Twin,
+            "ptx" => KernelForm::Ptx,
+            "both" => KernelForm::Both,
+            _ => {
+                let why = format!("\"{text}\" is not a form of kernels; expected twin, ptx or both");
+                return Err(Error::new(ErrorKind::InvalidArgument, why));
+            }
+        })
+    }
+}
+
+/// Checks of device code that runs on CPU devices, besides those of bounds. A failed check is a fault
+/// of the launch.
+///
+/// A checked kernel takes several times as long, and runs on one thread. The checks do not apply to
+/// twins: [`KernelForm::Ptx`] runs the device code of kernels that have both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KernelChecks {
+    /// Reports two accesses to the same bytes, at least one of them a write, that nothing orders.
+    pub races: bool,
+    /// Reports reads of bytes that nothing has written, and elements of a `write` parameter that the
+    /// kernel has not written.
+    pub init: bool,
+    /// Reports barriers that some threads of a block do not reach.
+    pub sync: bool,
+}
+
+impl KernelChecks {
+    /// All checks.
+    pub const ALL: KernelChecks = KernelChecks { races: true, init: true, sync: true };
+}
+
+impl FromStr for KernelChecks {
+    type Err = Error;
+
+    /// Parses names between commas, such as `races,init,sync`. An empty text has no check.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut checks = KernelChecks::default();
+        for name in text.split(',').map(str::trim).filter(|_| !text.is_empty()) {
+            match name {
+                "races" => checks.races = true,
+                "init" => checks.init = true,
+                "sync" => checks.sync = true,
+                _ => {
+                    let why = format!(
+                        "\"{name}\" is not a check of kernels; expected races, init or sync, or several of them \
+                         between commas"
+                    );
+                    return Err(Error::new(ErrorKind::InvalidArgument, why));
+                }
+            }
+        }
+        Ok(checks)
+    }
+}
+
+/// Compiles the CUDA C++ of a kernel to PTX. It gets the kernel's name and the text.
+///
+/// # Errors
+/// `Unsupported` if there is no compiler, `InvalidArgument` with its message about the text.
+pub type CompileCuda = fn(&str, &str) -> Result<String, Error>;
+
+/// The options for kernels that the devices of a backend share.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelOptions {
+    /// The code that runs.
+    pub form: KernelForm,
+    /// The checks of device code.
+    pub checks: KernelChecks,
+    /// The compiler of CUDA C++, if there is one.
+    pub compile: Option<CompileCuda>,
+}
