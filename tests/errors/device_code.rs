@@ -36,6 +36,9 @@ warpline::kernel! {
         cpu: |x, y| y[0].set(x[0].get() + y[0].get()),
     }
 
+    /// Writes half of its operand.
+    unsafe fn half(write x: &mut [u32]) { ptx: HALF }
+
     /// Reads the number behind a pointer.
     unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
 }
@@ -68,6 +71,7 @@ const ADD_TO: &str = entry!(
     "ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [y]; ld.global.u32 %r0, [%rd0]; ld.global.u32 %r1, [%rd1];
     add.u32 %r1, %r0, %r1; st.global.u32 [%rd1], %r1;"
 );
+const HALF: &str = entry!("half", ".param .u64 x", "ld.param.u64 %rd0, [x]; st.global.u32 [%rd0], 7;");
 const FOLLOW: &str = entry!(
     "follow",
     ".param .u64 from, .param .u64 to",
@@ -240,4 +244,15 @@ fn a_null_pointer_is_named() {
     let to = stream.alloc::<u32>(1).unwrap();
     let (error, _) = fault(&stream, follow(8, &to), LaunchConfig::linear(1, 1));
     says(&error, ErrorKind::Fault, &["it reads 4 bytes at 0x8, through a null pointer"]);
+}
+
+#[test]
+fn checks_from_the_environment_apply_to_launches() {
+    in_child(&[("WARPLINE_CHECK_KERNELS", "init")], || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let x = stream.alloc::<u32>(2).unwrap();
+        let (error, _) = fault(&stream, half(&x), LaunchConfig::linear(1, 1));
+        says(&error, ErrorKind::Fault, &["half", "element 1 of x"]);
+    });
 }
