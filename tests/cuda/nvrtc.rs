@@ -4,6 +4,7 @@
 
 use crate::support::software::in_child;
 use crate::support::{refusal, says};
+use warpline::KernelForm;
 use warpline::prelude::*;
 use warpline::testing::check_cuda;
 
@@ -57,6 +58,12 @@ warpline::kernel! {
         cpu: |_| (),
     }
 
+    /// Doubles the element of each thread, whether it exists or not, and has no CPU form.
+    unsafe fn unguarded(x: &mut [f32]) {
+        descriptor: UNGUARDED,
+        cuda: "extern \"C\" __global__ void unguarded(float* x) {\n    x[blockIdx.x * blockDim.x + threadIdx.x] *= 2;\n}",
+    }
+
     unsafe fn on_the_cpu_alone(write y: &mut [f32]) { descriptor: ON_THE_CPU_ALONE, cpu: |_| () }
 }
 
@@ -95,7 +102,7 @@ fn a_check_without_nvrtc_says_where_it_was_looked_for() {
         let parts = [
             "twice: its device code is CUDA C++, and no NVRTC that could compile it was found: /nowhere/libnvrtc.so.12: ",
             "install one (pip install nvidia-cuda-nvrtc-cu12, or a CUDA toolkit), set WARPLINE_NVRTC to its path, or give the \
-             kernel ptx",
+             kernel ptx or cpu",
         ];
         says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
     });
@@ -125,6 +132,59 @@ fn cuda_source_is_checked_without_a_device() {
     ] {
         says(&check_cuda(kernel).unwrap_err(), ErrorKind::InvalidArgument, parts);
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_runs_on_a_cpu_device_and_reports_name_its_lines() {
+    let runtime = Runtime::builder().kernel_form(KernelForm::Both).build().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+    let stream = device.stream().label("s").build().unwrap();
+    let (x, y) = (stream.alloc::<f32>(100).unwrap(), stream.alloc::<f32>(100).unwrap());
+    drop(stream.fill(&x, 3.0));
+    drop(stream.launch(twice(100, &x, &y), LaunchConfig::for_elements(100)));
+    assert_eq!(stream.read(&y).blocking_wait().unwrap(), [6.0; 100]);
+    says(
+        &refusal(stream.launch(misspelt(1, &y), LaunchConfig::linear(1, 1))),
+        ErrorKind::Driver,
+        &[
+            "misspelt cannot be loaded: NVRTC returned NVRTC_ERROR_COMPILATION",
+            "misspelt.cu(2): error: identifier",
+        ],
+    );
+    let error = refusal(stream.launch(unguarded(&x), LaunchConfig::linear(4, 32)));
+    let parts = [
+        "(tests/cuda/nvrtc.rs:",
+        "unguarded failed in thread [4, 0, 0] of block [3, 0, 0] (",
+        "unguarded.cu:2",
+    ];
+    says(&error, ErrorKind::Fault, &parts);
+    says(&error, ErrorKind::Fault, &["which is element 100 of x, and it has 100 elements; mend the index"]);
+}
+
+#[test]
+fn cuda_source_without_nvrtc_runs_the_cpu_form_or_is_refused_on_a_cpu_device() {
+    // Any installed NVRTC is newer than this driver.
+    let variables = [
+        ("SOFTCUDA_DRIVER_VERSION", "1000"),
+        ("WARPLINE_NVRTC", "/nowhere/libnvrtc.so.12"),
+        ("WARPLINE_KERNELS", "ptx"),
+    ];
+    in_child(&variables, || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let (x, y) = (stream.alloc::<f32>(4).unwrap(), stream.alloc::<f32>(4).unwrap());
+        drop(stream.fill(&x, 3.0));
+        drop(stream.launch(twice(4, &x, &y), LaunchConfig::for_elements(4)));
+        assert_eq!(stream.read(&y).blocking_wait().unwrap(), [6.0; 4]);
+        let parts = [
+            "unguarded cannot be loaded: its device code is CUDA C++, and no NVRTC that could compile it was found: ",
+            "install one (pip install nvidia-cuda-nvrtc-cu12, or a CUDA toolkit), set WARPLINE_NVRTC to its path, or give the \
+             kernel ptx or cpu",
+        ];
+        says(&refusal(stream.launch(unguarded(&x), LaunchConfig::linear(1, 4))), ErrorKind::Driver, &parts);
+        x.accept_contents();
+    });
 }
 
 #[test]

@@ -36,6 +36,12 @@ warpline::kernel! {
         cpu: |x, y| y[0].set(x[0].get() + y[0].get()),
     }
 
+    /// Writes half of its operand.
+    unsafe fn half(write x: &mut [u32]) { ptx: HALF }
+
+    /// Doubles the element of each thread of `x`, whether it exists or not, and leaves `y` as it is.
+    unsafe fn double_first(x: &mut [f32], y: &mut [f32]) { ptx: DOUBLE_FIRST }
+
     /// Reads the number behind a pointer.
     unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
 }
@@ -68,6 +74,13 @@ const ADD_TO: &str = entry!(
     "ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [y]; ld.global.u32 %r0, [%rd0]; ld.global.u32 %r1, [%rd1];
     add.u32 %r1, %r0, %r1; st.global.u32 [%rd1], %r1;"
 );
+const DOUBLE_FIRST: &str = entry!(
+    "double_first",
+    ".param .u64 x, .param .u64 y",
+    "ld.param.u64 %rd0, [x]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1;
+    ld.global.f32 %f, [%rd0]; add.f32 %f, %f, %f; st.global.f32 [%rd0], %f;"
+);
+const HALF: &str = entry!("half", ".param .u64 x", "ld.param.u64 %rd0, [x]; st.global.u32 [%rd0], 7;");
 const FOLLOW: &str = entry!(
     "follow",
     ".param .u64 from, .param .u64 to",
@@ -240,4 +253,38 @@ fn a_null_pointer_is_named() {
     let to = stream.alloc::<u32>(1).unwrap();
     let (error, _) = fault(&stream, follow(8, &to), LaunchConfig::linear(1, 1));
     says(&error, ErrorKind::Fault, &["it reads 4 bytes at 0x8, through a null pointer"]);
+}
+
+#[test]
+fn checks_from_the_environment_apply_to_launches() {
+    in_child(&[("WARPLINE_CHECK_KERNELS", "init")], || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let x = stream.alloc::<u32>(2).unwrap();
+        let (error, _) = fault(&stream, half(&x), LaunchConfig::linear(1, 1));
+        says(&error, ErrorKind::Fault, &["half", "element 1 of x"]);
+    });
+}
+
+#[test]
+fn with_checks_an_overrun_never_lands_in_another_operand() {
+    for sync in [false, true] {
+        let checks = KernelChecks { sync, ..KernelChecks::default() };
+        let (_runtime, stream) = stream_of(KernelForm::Twin, checks);
+        let [x, y] = [(); 2].map(|()| stream.alloc::<f32>(128).unwrap());
+        drop(stream.fill(&x, 1.0));
+        drop(stream.fill(&y, 1.0));
+        let distance = y.device_ptr().0 - x.device_ptr().0;
+        assert_eq!(distance, if sync { 512 + 512 } else { 512 });
+        let launched = stream.launch(double_first(&x, &y), LaunchConfig::linear(1, 129));
+        if sync {
+            says(
+                &refusal(launched),
+                ErrorKind::Fault,
+                &["which is element 128 of x, and it has 128 elements"],
+            );
+        } else {
+            launched.blocking_wait().expect("the overrun is within y");
+        }
+    }
 }

@@ -259,7 +259,8 @@ impl CpuStream {
             Runner::Seeded(seeded) => Some(seeded.seed_of(self.number, ticket)),
             Runner::Threads(_) => None,
         };
-        let launching = Launching { device: &self.device, seed, before: &before };
+        let Device { kernels, health, .. } = &*self.device;
+        let launching = Launching { kernels, health, seed, before: &before };
         let replay = Replay { seed, at: Cell::new(None) };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: `submit` was promised that everything the command names is valid until its

@@ -53,7 +53,7 @@
 ///   called once per launch. A panic in it is a fault: the CPU device accepts no more work, as a GPU
 ///   does after an illegal address. A kernel needs a twin or device code, or both.
 /// - Without a twin, a CPU device runs the kernel's PTX: the text with the newest target, each
-///   thread of each block. An access outside of the operands, or a write to one that is only read,
+///   thread of each block. NVRTC compiles CUDA C++ for it, if NVRTC is installed. An access outside of the operands, or a write to one that is only read,
 ///   is a fault, which names the kernel, its thread, the line and the element. What the kernel
 ///   prints goes to standard output. A text with an instruction that CPU devices do not support is
 ///   refused at the first launch, and so is an image.
@@ -82,7 +82,8 @@
 /// `unsafe` promises that the device code touches only its operands, within their lengths, and only
 /// as their parameters say. The promise has to hold for every launch configuration, and for all
 /// scalars and lengths that pass the `where`. Since calling the function is safe, do not declare
-/// device code that cannot keep this promise. The twin is safe code and needs no promise.
+/// device code that cannot keep this promise. The twin is safe code and needs no promise. CPU devices
+/// check each access of PTX.
 ///
 /// # Examples
 /// ```

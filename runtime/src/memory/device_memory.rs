@@ -37,6 +37,8 @@ pub(crate) struct DeviceMemory {
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit: Option<MemoryLimit>,
+    /// The bytes that each block has at least behind the allocation.
+    gap_bytes: usize,
     /// The counter that numbers the pools; the default pool is 0.
     pools: AtomicU32,
 }
@@ -46,6 +48,7 @@ impl DeviceMemory {
     /// than `limit`.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>) -> Self {
         DeviceMemory {
+            gap_bytes: 0,
             pool: Mutex::new(Pool::new()),
             growing: Mutex::new(()),
             driver,
@@ -54,7 +57,12 @@ impl DeviceMemory {
         }
     }
 
-    /// Allocates `len_bytes`, rounded up to 512, for `stream`, whose order `order` knows. Zero
+    /// Returns the allocator with a gap of at least `gap_bytes` behind each allocation.
+    pub(crate) fn with_gaps(self, gap_bytes: usize) -> Self {
+        DeviceMemory { gap_bytes, ..self }
+    }
+
+    /// Allocates `len_bytes` and the gap, rounded up to 512, for `stream`, whose order `order` knows. Zero
     /// bytes are served as 512, so every allocation has an address of its own.
     ///
     /// The caller makes sure that `Grant::wait` is waited for.
@@ -67,7 +75,7 @@ impl DeviceMemory {
         site: Site,
     ) -> Result<Grant, Error> {
         let mut pool = self.pool.lock();
-        if let Some(grant) = pool.take_recent(len_bytes, stream, site) {
+        if let Some(grant) = pool.take_recent(len_bytes.saturating_add(self.gap_bytes), stream, site) {
             return Ok(grant);
         }
         self.find(pool, len_bytes, PoolId::DEFAULT, stream, order, site)
@@ -123,7 +131,7 @@ impl DeviceMemory {
         } else if len_bytes > isize::MAX as usize / 2 {
             MemoryShortage::Unaddressable
         } else {
-            let size = units(len_bytes) * UNIT_BYTES;
+            let size = units(len_bytes + self.gap_bytes) * UNIT_BYTES;
             let request = Request { size, pool: id, stream, site };
             if let Some(grant) = pool.find(&request, order, false) {
                 return Ok(grant);

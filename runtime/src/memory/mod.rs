@@ -36,6 +36,8 @@ pub(crate) struct MemoryOptions {
     pub(crate) pinned_cap_bytes: usize,
     /// True if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
+    /// The bytes between allocations of a CPU device.
+    pub(crate) gap_bytes: usize,
 }
 
 impl Default for MemoryOptions {
@@ -45,6 +47,7 @@ impl Default for MemoryOptions {
             fraction: None,
             pinned_cap_bytes: pinned::DEFAULT_CAP_BYTES,
             zero_on_free: false,
+            gap_bytes: 0,
         }
     }
 }

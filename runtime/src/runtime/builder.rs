@@ -27,6 +27,9 @@ const COMPILE: Option<CompileCuda> = Some(warpline_cuda::compile_for_cpu);
 #[cfg(not(feature = "cuda"))]
 const COMPILE: Option<CompileCuda> = None;
 
+/// The gap between allocations of CPU devices that check kernels.
+const GAP_BYTES: usize = 256;
+
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
 #[must_use = "`build` makes the runtime"]
@@ -145,6 +148,10 @@ impl RuntimeBuilder {
     }
 
     /// Sets the checks of device code that CPU devices run; none by default.
+    ///
+    /// With any of them, CPU devices leave at least 256 bytes between allocations. A kernel that
+    /// overruns one operand by a few elements then never touches another operand of its launch, so
+    /// that the overrun is reported. An allocation takes up to 512 bytes more.
     ///
     /// # Errors
     /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built without
@@ -442,8 +449,10 @@ impl RuntimeBuilder {
             schedule: self.schedule,
             ..BackendOptions::default()
         });
+        let is_checked = self.kernels.checks != KernelChecks::default();
+        let memory = MemoryOptions { gap_bytes: if is_checked { GAP_BYTES } else { 0 }, ..self.memory };
         let device = |driver, health| {
-            let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
+            let device = DeviceShared::new(shared.clone(), driver, health, memory)?;
             if let Some(nth) = self.refuse_allocation {
                 device.memory.refuse_allocation(nth);
             }

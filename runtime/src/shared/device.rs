@@ -53,13 +53,14 @@ impl DeviceShared {
         options: MemoryOptions,
     ) -> Result<Arc<Self>> {
         let limit = options.limit_of(&*driver)?;
+        let gap_bytes = if matches!(driver.id(), DeviceId::Cpu(_)) { options.gap_bytes } else { 0 };
         if driver.runs_in_turns() {
             runtime.takes_turns_of(&driver);
         }
         Ok(Arc::new(DeviceShared {
             id: driver.id(),
             runtime,
-            memory: DeviceMemory::new(driver.clone(), limit),
+            memory: DeviceMemory::new(driver.clone(), limit).with_gaps(gap_bytes),
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),

@@ -14,11 +14,10 @@ mod code;
 #[cfg(feature = "ptx")]
 mod run;
 
-use super::backend::Device;
 use super::kernel_options::{KernelForm, KernelOptions};
 use warpline_driver::kernel::{Arg, Kernel, Twin};
 use warpline_driver::reentry::{self, Caller};
-use warpline_driver::{DevicePtr, DriverError, Launch, Plan, Work};
+use warpline_driver::{DevicePtr, DriverError, Health, Launch, Plan, Work};
 
 /// The kernels of one device.
 #[derive(Debug)]
@@ -112,7 +111,8 @@ impl Kernels {
 
 /// The launches of one op.
 pub(super) struct Launching<'a> {
-    pub(super) device: &'a Device,
+    pub(super) kernels: &'a Kernels,
+    pub(super) health: &'a Health,
     /// The seed from which the order of warps is drawn.
     pub(super) seed: Option<u64>,
     /// A function called before each kernel: a fault plan may ask for a panic there.
@@ -130,7 +130,7 @@ impl Launching<'_> {
     #[inline]
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<(), String> {
         (self.before)();
-        match self.device.kernels.twin_of(launch.kernel) {
+        match self.kernels.twin_of(launch.kernel) {
             Some(twin) => {
                 // SAFETY: the caller keeps the twin's rule.
                 unsafe { call_twin(twin, &launch.args) };
@@ -148,7 +148,7 @@ impl Launching<'_> {
     #[cfg(feature = "ptx")]
     #[cold]
     unsafe fn run_device_code(&self, launch: &Launch) -> Result<(), String> {
-        let kernels = &self.device.kernels;
+        let kernels = self.kernels;
         match (kernels.code.of(launch.kernel)?, launch.kernel.twin) {
             (Some(code), Some(twin)) if kernels.options.form == KernelForm::Both => {
                 // SAFETY: the caller keeps the twin's rule.

@@ -62,7 +62,7 @@ impl Launching<'_> {
         args: &[Arg],
     ) -> Result<(), String> {
         let Launch { kernel, config, reached, .. } = launch;
-        let kernels = &self.device.kernels;
+        let kernels = self.kernels;
         let operands = kernel.params.iter().zip(args);
         let mut regions: Vec<_> = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
         regions.extend(reached.iter().enumerate().map(|(at, memory)| reached_region(at, memory)));
@@ -82,7 +82,7 @@ impl Launching<'_> {
             None => work(),
         };
         let stop = kernels.running.begin();
-        if self.device.health.fault().is_some() {
+        if self.health.fault().is_some() {
             stop.store(true, Ordering::Relaxed);
         }
         let (host, memory) = (ptx::Host { run: &run, stop: &stop }, ptx::Memory::Regions(regions));

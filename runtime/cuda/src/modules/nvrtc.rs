@@ -278,7 +278,7 @@ fn installed() -> Result<&'static Nvrtc, String> {
         format!(
             "its device code is CUDA C++, and no NVRTC that could compile it was found: {tried}; \
              install one (pip install nvidia-cuda-nvrtc-cu12, or a CUDA toolkit), set WARPLINE_NVRTC to its path, \
-             or give the kernel ptx"
+             or give the kernel ptx or cpu"
         )
     })
 }
