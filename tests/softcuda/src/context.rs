@@ -226,6 +226,16 @@ pub(crate) fn release_primary(device: u32) -> Outcome {
     Ok(())
 }
 
+/// Destroys everything in a device's primary context, which stays retained.
+pub(crate) fn reset_primary(device: u32) -> Outcome {
+    let found =
+        PRIMARIES.lock().iter().find(|(context, count)| context.device == device && *count > 0).copied();
+    if let Some((context, _)) = found {
+        context.empty();
+    }
+    Ok(())
+}
+
 /// Sets the flags of a device's primary context. Does nothing before its first retain.
 pub(crate) fn set_primary_flags(device: u32, flags: u32) -> Outcome {
     if flags & !0xff != 0 {

@@ -17,6 +17,10 @@ exports! {
         context::release_primary(device::checked(device)?)
     }
 
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        context::reset_primary(device::checked(device)?)
+    }
+
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<u32>, active: Out<c_int>) {
         let (now, is_active) = context::primary_state(device::checked(device)?);
         flags.set(now)?;
