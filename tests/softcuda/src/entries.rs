@@ -195,6 +195,8 @@ entries! {
     cuKernelGetName
     cuKernelGetParamInfo
     cuStreamAddCallback
+    cuProfilerStart
+    cuProfilerStop
     softcudaRegisterKernel
 }
 

@@ -315,6 +315,7 @@ mod slab;
 mod stream;
 mod symbols;
 mod target;
+mod texts;
 mod timer;
 mod visible;
 mod work;

@@ -4,18 +4,19 @@
 //! text. Programs may only load it.
 
 use crate::abi::CUlinkState;
-use crate::errors::{Outcome, refuse};
+use crate::errors::{Code, Outcome, refuse};
 use crate::jit_log::JitLog;
 use crate::module;
 use crate::slab::Slab;
+use crate::texts::{self, Text, Unjoined};
 use parking_lot::Mutex;
 use std::ffi::CString;
 
 /// The state of a link. A destroyed one is empty.
 #[derive(Default)]
 struct State {
-    text: Option<CString>,
-    is_complete: bool,
+    texts: Vec<Text>,
+    image: Option<CString>,
     log: JitLog,
 }
 
@@ -46,19 +47,29 @@ pub(crate) fn add(handle: CUlinkState, kind: u32, bytes: &[u8], name: &str) -> O
 
 impl State {
     fn add(&mut self, kind: u32, bytes: &[u8], name: &str) -> Outcome {
-        if self.is_complete {
+        if self.image.is_some() {
             refuse!(INVALID_VALUE, "the link is complete, so {name} cannot be added");
         }
         if kind != PTX {
             refuse!(NOT_SUPPORTED, "{name} is of kind {kind}, and this driver links PTX alone, kind {PTX}");
         }
-        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        module::checked(text)?;
-        if self.text.is_some() {
-            refuse!(NOT_SUPPORTED, "{name} is a second text, and this driver links one");
-        }
-        self.text = CString::new(text).ok();
+        let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        let (text, _) = module::checked(bytes)?;
+        self.texts.push(Text { name: name.to_owned(), text: text.to_owned() });
         Ok(())
+    }
+
+    fn complete(&mut self) -> Outcome<(*const u8, usize)> {
+        if self.texts.is_empty() {
+            refuse!(INVALID_VALUE, "the link has no input");
+        }
+        let joined = match texts::join(&self.texts) {
+            Ok(joined) => joined,
+            Err(Unjoined::Invalid(why)) => refuse!(INVALID_PTX, "{why}"),
+            Err(Unjoined::Unsupported(why)) => refuse!(NOT_SUPPORTED, "{why}"),
+        };
+        let image = self.image.insert(CString::new(joined).map_err(|_| Code::INVALID_PTX)?);
+        Ok((image.as_ptr().cast(), image.as_bytes_with_nul().len()))
     }
 }
 
@@ -66,11 +77,8 @@ impl State {
 /// destroyed.
 pub(crate) fn complete(handle: CUlinkState) -> Outcome<(*const u8, usize)> {
     let mut link = known(handle)?.lock();
-    link.is_complete = true;
-    match &link.text {
-        Some(text) => Ok((text.as_ptr().cast(), text.as_bytes_with_nul().len())),
-        None => refuse!(INVALID_VALUE, "the link has no input"),
-    }
+    let completed = link.complete();
+    link.log.keep(completed)
 }
 
 /// Destroys a link with its image.

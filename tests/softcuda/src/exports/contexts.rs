@@ -93,6 +93,15 @@ exports! {
         context::current().map(drop)
     }
 
+    // They switch a profiling tool on and off, and no tool is attached.
+    fn cuProfilerStart() {
+        context::current().map(drop)
+    }
+
+    fn cuProfilerStop() {
+        context::current().map(drop)
+    }
+
     fn cuCtxDestroy_v2(context: CUcontext) {
         context::destroy(context)
     }
