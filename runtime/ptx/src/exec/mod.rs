@@ -2,10 +2,11 @@
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`: the
-//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be
-//! touched, and what fails; `effect`, `checks`: what a launch may ask to be checked.
+//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `aligned`, `fault`: what
+//! may be touched, and what fails; `effect`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
+mod aligned;
 pub(crate) mod atomics;
 mod block;
 pub(crate) mod checks;
