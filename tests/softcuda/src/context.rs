@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::entries::Entry;
 use crate::errors::{Code, Outcome, refuse, say, thread_name};
 use crate::event;
+use crate::heap::Heap;
 use crate::memory;
 use crate::module;
 use crate::plan;
@@ -49,6 +50,7 @@ pub(crate) struct Context {
     null: OnceLock<&'static Stream>,
     peers: Mutex<Vec<u32>>,
     limits: Mutex<[usize; 7]>,
+    pub(crate) heap: Heap,
     /// Locked during a call under `SOFTCUDA_ONE_AT_A_TIME`.
     turn: Mutex<()>,
 }
@@ -272,6 +274,7 @@ impl Context {
             null: OnceLock::new(),
             peers: Mutex::default(),
             limits: Mutex::new([1024, 1 << 20, 8 << 20, 0, 0, 64, 0]),
+            heap: Heap::default(),
             turn: Mutex::default(),
         });
         context.handle.store(CONTEXTS.publish(index), Ordering::Release);
@@ -411,6 +414,7 @@ impl Context {
         }
         event::destroy_all(self);
         module::unload_all(self);
+        self.heap.clear();
         memory::free_all(self);
         self.peers.lock().clear();
     }
@@ -456,7 +460,7 @@ impl Context {
         }
     }
 
-    /// Stores the value of a `CUlimit`, which has no other effect.
+    /// Stores the value of a `CUlimit`. Only the limit of the heap has an effect.
     pub(crate) fn set_limit(&self, limit: u32, value: usize) -> Outcome {
         match self.limits.lock().get_mut(limit as usize) {
             Some(place) => *place = value,

@@ -421,7 +421,13 @@ impl Function {
         Ok(match attribute {
             0 => self.max_threads() as i32,
             1 => self.static_shared() as i32,
-            2 | 3 | 7 => 0,
+            2 => self.declared.as_ref().map_or(0, |entry| entry.const_bytes as i32),
+            // No image has local memory, because only twins run.
+            3 => match self.code {
+                Some(_) => self.device_code()?.local_bytes() as i32,
+                None => 0,
+            },
+            7 => 0,
             4 => 32,
             5 | 6 => 80,
             8 => self.max_shared.load(Relaxed) as i32,
