@@ -79,6 +79,9 @@
 //! `cuInit`: the driver version and the error texts. Handlers that were registered earlier run
 //! later.
 //!
+//! In the child of a process that forks after `cuInit`, calls return `CUDA_ERROR_NOT_INITIALIZED`,
+//! also `cuInit` itself.
+//!
 //! Blocking streams synchronize with the null stream as in CUDA; there is no per-thread default
 //! stream. A stream takes any amount of work, unless `SOFTCUDA_DEPTH` bounds it. Real streams have
 //! a bound of about a thousand pieces of work. Two contexts on one device cannot access each

@@ -49,6 +49,9 @@ exports! {
         if flags != 0 {
             refuse!(INVALID_VALUE, "flags {flags:#x}");
         }
+        if ending::is_forked() {
+            refuse!(NOT_INITIALIZED, "the driver was initialized before the process forked; start a new process");
+        }
         if !plan::mistakes().is_empty() {
             plan::mistakes().iter().for_each(|mistake| say(mistake));
             return Err(Code::INVALID_VALUE.into());
