@@ -204,6 +204,11 @@ impl Kernel {
         self.code.param_bytes as usize
     }
 
+    /// Returns the bytes of local memory of a thread.
+    pub fn local_bytes(&self) -> u32 {
+        self.code.local_bytes
+    }
+
     /// Runs the kernel, and returns what it printed. Its threads are new threads of the host.
     ///
     /// `params` has the arguments as the kernel's parameters lie in memory: each at a multiple of

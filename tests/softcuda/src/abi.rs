@@ -15,7 +15,7 @@ macro_rules! handles {
         pub(crate) struct $name(pub(crate) u64);
     )*};
 }
-handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUgraphNode CUgraphExec CUmemoryPool }
+handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUgraphNode CUgraphExec CUmemoryPool CUlibrary CUkernel CUlinkState }
 
 /// An address that device code can use.
 pub(crate) type CUdeviceptr = u64;
@@ -168,6 +168,9 @@ pub(crate) fn put_text(out: Out<c_char>, len: c_int, text: &str) -> Outcome {
 
 /// `CUhostFn`.
 pub(crate) type HostFn = unsafe extern "C" fn(*mut c_void);
+
+/// `CUstreamCallback`.
+pub(crate) type StreamCallback = unsafe extern "C" fn(CUstream, Code, *mut c_void);
 
 /// `CUoccupancyB2DSize`.
 pub(crate) type BlockToShared = unsafe extern "C" fn(c_int) -> usize;

@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::entries::Entry;
 use crate::errors::{Code, Outcome, refuse, say, thread_name};
 use crate::event;
+use crate::heap::Heap;
 use crate::memory;
 use crate::module;
 use crate::plan;
@@ -49,6 +50,7 @@ pub(crate) struct Context {
     null: OnceLock<&'static Stream>,
     peers: Mutex<Vec<u32>>,
     limits: Mutex<[usize; 7]>,
+    pub(crate) heap: Heap,
     /// Locked during a call under `SOFTCUDA_ONE_AT_A_TIME`.
     turn: Mutex<()>,
 }
@@ -226,6 +228,16 @@ pub(crate) fn release_primary(device: u32) -> Outcome {
     Ok(())
 }
 
+/// Destroys everything in a device's primary context, which stays retained.
+pub(crate) fn reset_primary(device: u32) -> Outcome {
+    let found =
+        PRIMARIES.lock().iter().find(|(context, count)| context.device == device && *count > 0).copied();
+    if let Some((context, _)) = found {
+        context.empty();
+    }
+    Ok(())
+}
+
 /// Sets the flags of a device's primary context. Does nothing before its first retain.
 pub(crate) fn set_primary_flags(device: u32, flags: u32) -> Outcome {
     if flags & !0xff != 0 {
@@ -262,6 +274,7 @@ impl Context {
             null: OnceLock::new(),
             peers: Mutex::default(),
             limits: Mutex::new([1024, 1 << 20, 8 << 20, 0, 0, 64, 0]),
+            heap: Heap::default(),
             turn: Mutex::default(),
         });
         context.handle.store(CONTEXTS.publish(index), Ordering::Release);
@@ -401,6 +414,7 @@ impl Context {
         }
         event::destroy_all(self);
         module::unload_all(self);
+        self.heap.clear();
         memory::free_all(self);
         self.peers.lock().clear();
     }
@@ -446,7 +460,7 @@ impl Context {
         }
     }
 
-    /// Stores the value of a `CUlimit`, which has no other effect.
+    /// Stores the value of a `CUlimit`. Only the limit of the heap has an effect.
     pub(crate) fn set_limit(&self, limit: u32, value: usize) -> Outcome {
         match self.limits.lock().get_mut(limit as usize) {
             Some(place) => *place = value,

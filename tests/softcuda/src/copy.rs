@@ -273,17 +273,40 @@ impl FillWork {
     }
 }
 
+/// Fills `count` patterns on the null stream. Waits for it if the host can read the memory: "except
+/// when the target is pinned host memory or a Unified Memory region" (CUDA driver API, "API
+/// synchronization behavior", Memset).
+pub(crate) fn fill_now(dst: u64, pattern: (u32, usize), count: usize) -> Outcome {
+    crate::capture::refuse_unsafe()?;
+    let stream = stream::named(CUstream(0))?;
+    match enqueue_fill(dst, pattern, count, (1, None), stream)? {
+        Some((ticket, true)) => stream.wait(ticket),
+        _ => Ok(()),
+    }
+}
+
 /// Enqueues a fill: `height` rows of `count` patterns of `pattern_bytes` each.
 pub(crate) fn fill(
+    dst: u64,
+    pattern: (u32, usize),
+    count: usize,
+    rows: (usize, Option<usize>),
+    on: CUstream,
+) -> Outcome {
+    enqueue_fill(dst, pattern, count, rows, stream::named(on)?).map(drop)
+}
+
+/// Returns the ticket of the fill, unless nothing waits for it, and true if the host can read the
+/// memory.
+fn enqueue_fill(
     dst: u64,
     (pattern, pattern_bytes): (u32, usize),
     count: usize,
     (height, pitch): (usize, Option<usize>),
-    on: CUstream,
-) -> Outcome {
-    let stream = stream::named(on)?;
+    stream: &'static Stream,
+) -> Outcome<Option<(u64, bool)>> {
     if plan::get().immediate && !stream.is_capturing() {
-        return Ok(());
+        return Ok(None);
     }
     let width = count.checked_mul(pattern_bytes).ok_or(Code::INVALID_VALUE)?;
     let shape = Shape { width, height, pitch: pitch.unwrap_or(width) };
@@ -293,14 +316,14 @@ pub(crate) fn fill(
         refuse!(INVALID_VALUE, "{dst:#x} or the pitch {} is not aligned to {pattern_bytes}", shape.pitch);
     }
     if extent == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let place = End::Device(dst).place(stream.context(), extent, "destination")?;
     let locked = place.memory == Memory::Locked;
     let pattern = pattern.to_le_bytes();
     let work = FillWork { dst: place.address, shape, pattern, pattern_bytes, locked };
-    stream.submit(Op::Fill(Box::new(work)))?;
-    Ok(())
+    let ticket = stream.submit(Op::Fill(Box::new(work)))?;
+    Ok(ticket.map(|ticket| (ticket, locked)))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The library's exit handler, after which calls return `CUDA_ERROR_DEINITIALIZED`.
+//! The library's exit handler, after which calls return `CUDA_ERROR_DEINITIALIZED`, and its handler
+//! of forks.
 //!
 //! `cuInit` registers the handler, as libcuda does. Handlers that were registered earlier run later
 //! and find the driver gone (ucx #11275, rmm #2366). So do threads that still run. Work already
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 static ENDED: AtomicBool = AtomicBool::new(false);
+static FORKED: AtomicBool = AtomicBool::new(false);
 static LATE: AtomicU64 = AtomicU64::new(0);
 
 /// The duration of the exit handler if late calls are written to a file or end the process.
@@ -56,12 +58,27 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Registers the exit handler, once.
+/// Runs in the child of a fork.
+extern "C" fn in_forked_child() {
+    FORKED.store(true, Ordering::Release);
+    INITIALISED.store(false, Ordering::Release);
+}
+
+/// Returns true in a process whose parent initialized the driver before it forked. The threads that
+/// run the work of streams are in the parent alone.
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Acquire)
+}
+
+/// Registers the exit handler and that of forks, once.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: `at_exit` is a function of this library, which is never unloaded.
         let _ = unsafe { libc::atexit(at_exit) };
+        // SAFETY: `in_forked_child` is a function of this library, which is never unloaded. It only
+        // stores to atomics, which the child of a process with several threads may do.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     });
 }
 

@@ -1,5 +1,7 @@
 //! The names of all entry points, by which calls are counted and failures are planned.
 
+use std::ffi::c_void;
+
 macro_rules! entries {
     ($($name:ident)*) => {
         /// An entry point.
@@ -9,6 +11,15 @@ macro_rules! entries {
 
         /// The names of the entry points, in the order of [`Entry`].
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        /// The exported functions. Each is declared without its signature, because only its address
+        /// is taken here.
+        mod exported {
+            unsafe extern "C" { $(pub(super) fn $name();)* }
+        }
+
+        /// The functions, in the order of [`Entry`].
+        const FUNCTIONS: &[unsafe extern "C" fn()] = &[$(exported::$name),*];
     };
 }
 
@@ -160,6 +171,32 @@ entries! {
     cuModuleGetLoadingMode
     cuFuncLoad
     cuDevicePrimaryCtxSetFlags_v2
+    cuDevicePrimaryCtxReset_v2
+    cuGetProcAddress
+    cuGetProcAddress_v2
+    cuLinkCreate_v2
+    cuLinkAddData_v2
+    cuLinkAddFile_v2
+    cuLinkComplete
+    cuLinkDestroy
+    cuLibraryLoadData
+    cuLibraryLoadFromFile
+    cuLibraryUnload
+    cuLibraryGetKernel
+    cuLibraryGetKernelCount
+    cuLibraryEnumerateKernels
+    cuLibraryGetModule
+    cuLibraryGetGlobal
+    cuKernelGetFunction
+    cuKernelGetLibrary
+    cuKernelGetAttribute
+    cuKernelSetAttribute
+    cuKernelSetCacheConfig
+    cuKernelGetName
+    cuKernelGetParamInfo
+    cuStreamAddCallback
+    cuProfilerStart
+    cuProfilerStop
     softcudaRegisterKernel
 }
 
@@ -167,6 +204,11 @@ impl Entry {
     /// Returns the index of the entry point with that name.
     pub(crate) fn index_of(name: &str) -> Option<usize> {
         NAMES.iter().position(|known| *known == name)
+    }
+
+    /// Returns the address of the entry point with exactly that name.
+    pub(crate) fn address_of(name: &str) -> Option<*const c_void> {
+        Entry::index_of(name).map(|index| FUNCTIONS[index] as *const c_void)
     }
 
     /// Returns true if the entry point works before `cuInit` and inside a host function.
@@ -178,6 +220,8 @@ impl Entry {
                 | Entry::cuDriverGetVersion
                 | Entry::cuGetErrorName
                 | Entry::cuGetErrorString
+                | Entry::cuGetProcAddress
+                | Entry::cuGetProcAddress_v2
                 | Entry::softcudaRegisterKernel
         )
     }

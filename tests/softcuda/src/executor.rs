@@ -126,6 +126,14 @@ impl AddressSpace for Reachable {
         behind.ok().map(|behind| behind as u64)
     }
 
+    fn allocate(&self, len_bytes: u64) -> Option<u64> {
+        self.context.heap.allocate(self.context, len_bytes)
+    }
+
+    fn free(&self, address: u64) -> bool {
+        self.context.heap.free(address)
+    }
+
     fn nearest(&self, address: u64, bytes: u64) -> Option<Region> {
         let (start, len_bytes) = memory::nearest(self.context, address)?;
         let of = self.operands.iter().find(|(word, _)| word.wrapping_sub(start) < len_bytes);

@@ -7,6 +7,8 @@ mod events;
 mod fills;
 mod graphs;
 mod launches;
+mod libraries;
+mod links;
 mod managed;
 mod memory;
 mod modules;

@@ -1,6 +1,6 @@
 //! Launches. The call checks a launch and copies its arguments; the kernel runs in stream order.
 
-use crate::abi::{CUfunction, CUstream, In, LaunchAttribute};
+use crate::abi::{CUfunction, CUstream, In, LaunchAttribute, StreamCallback};
 use crate::context::Context;
 use crate::device::{
     MAX_BLOCK, MAX_GRID, MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES, THREADS_PER_MULTIPROCESSOR,
@@ -378,4 +378,38 @@ pub(crate) fn host_function(
     }
     stream.submit(Op::Call(call))?;
     Ok(())
+}
+
+/// A callback of `cuStreamAddCallback` with its arguments.
+struct Callback {
+    function: StreamCallback,
+    stream: CUstream,
+    data: *mut c_void,
+}
+
+/// Runs a boxed [`Callback`] and frees it.
+unsafe extern "C" fn run_callback(data: *mut c_void) {
+    // SAFETY: `data` is the box that `stream_callback` leaked for this call alone.
+    let Callback { function, stream, data } = *unsafe { Box::from_raw(data.cast::<Callback>()) };
+    // SAFETY: the caller of cuStreamAddCallback promises that the function may be called with these
+    // arguments once.
+    unsafe { function(stream, Code::SUCCESS, data) };
+}
+
+/// Enqueues a callback on a stream. It does not run, and its box leaks, if the context is poisoned
+/// before.
+pub(crate) fn stream_callback(on: CUstream, function: Option<StreamCallback>, data: *mut c_void) -> Outcome {
+    let Some(function) = function else {
+        refuse!(INVALID_VALUE, "the callback is null");
+    };
+    if stream::named(on)?.is_capturing() {
+        refuse!(STREAM_CAPTURE_UNSUPPORTED, "callbacks cannot be captured; use cuLaunchHostFunc");
+    }
+    let callback = Box::into_raw(Box::new(Callback { function, stream: on, data }));
+    let enqueued = host_function(on, Some(run_callback), callback.cast());
+    if enqueued.is_err() {
+        // SAFETY: the call was refused, so nothing else has the box.
+        drop(unsafe { Box::from_raw(callback) });
+    }
+    enqueued
 }

@@ -79,6 +79,9 @@
 //! `cuInit`: the driver version and the error texts. Handlers that were registered earlier run
 //! later.
 //!
+//! In the child of a process that forks after `cuInit`, calls return `CUDA_ERROR_NOT_INITIALIZED`,
+//! also `cuInit` itself.
+//!
 //! Blocking streams synchronize with the null stream as in CUDA; there is no per-thread default
 //! stream. A stream takes any amount of work, unless `SOFTCUDA_DEPTH` bounds it. Real streams have
 //! a bound of about a thousand pieces of work. Two contexts on one device cannot access each
@@ -87,8 +90,22 @@
 //! Managed memory has one address for the host and all contexts, and never moves. The devices
 //! report that both may access it at the same time. Stream memory operations on it are refused.
 //!
-//! Arrays, textures, virtual memory, IPC and profiling are missing, and so are their symbols.
-//! `cuGetExportTable` finds no table.
+//! A synchronous fill of memory that the host can read, page-locked or managed, has ended when the
+//! call returns (CUDA driver API, "API synchronization behavior").
+//!
+//! Arrays, textures, virtual memory and IPC are missing, and so are their symbols. `cuProfilerStart`
+//! and `cuProfilerStop` do nothing, because no tool is attached. `cuGetExportTable` finds no table.
+//! `cuGetProcAddress` knows in which CUDA version the entry points with a suffix appeared; the
+//! others count as old as the oldest version.
+//!
+//! # Libraries and links
+//! A library is checked when it is loaded, and loaded into a context on first use there, as with
+//! `CUDA_MODULE_LOADING=LAZY`. The handle of a kernel may take the place of a function's. Its
+//! attributes are those of the function in the current context.
+//!
+//! A link takes PTX alone. Cubins, objects and libraries such as `libcudadevrt.a` hold machine code
+//! and are refused with `CUDA_ERROR_NOT_SUPPORTED`. The image of a link is one PTX text, which any
+//! load call accepts. Texts that each define a name, one of them for itself alone, are refused too.
 //!
 //! # Device code
 //! `warpline-ptx` runs the PTX of kernels that have no twin. The rules of its memory are those of
@@ -96,7 +113,8 @@
 //! refused with `CUDA_ERROR_NOT_SUPPORTED`, and the reason is written to stderr.
 //!
 //! A kernel may use all memory that is live when it runs: device memory that its context reaches,
-//! managed memory and mapped page-locked memory. What it prints is on standard output when the
+//! managed memory and mapped page-locked memory. `malloc` takes from the heap of the context, up to
+//! the limit `CU_LIMIT_MALLOC_HEAP_SIZE`. What it prints is on standard output when the
 //! launch has finished; if the launch fails, it is lost. A failed launch poisons the context, and
 //! the report on stderr names the thread, the line and the nearest allocation:
 //!
@@ -295,10 +313,14 @@ mod executor;
 mod exports;
 mod faults;
 mod graph;
+mod heap;
 mod host;
+mod jit_log;
 mod kernel;
 mod launch;
+mod libraries;
 mod library;
+mod linker;
 mod managed;
 mod memops;
 mod memory;
@@ -310,7 +332,9 @@ mod profiler;
 mod ptx;
 mod slab;
 mod stream;
+mod symbols;
 mod target;
+mod texts;
 mod timer;
 mod visible;
 mod work;

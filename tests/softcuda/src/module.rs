@@ -3,11 +3,12 @@
 //! A module is either PTX text, whose kernels run, or an image, which is assumed to contain every
 //! registered kernel.
 
-use crate::abi::{CUdeviceptr, CUfunction, CUmodule};
+use crate::abi::{CUdeviceptr, CUfunction, CUkernel, CUmodule};
 use crate::context::{self, Context};
 use crate::device::{MAX_THREADS, SHARED_BYTES, SHARED_OPTIN_BYTES};
 use crate::errors::{Code, Outcome, refuse};
 use crate::kernel::{self, Kernel, Name};
+use crate::libraries;
 use crate::memory::{self, Asker};
 use crate::plan;
 use crate::ptx::{self, Entry, Place, Ptx};
@@ -58,32 +59,56 @@ static FUNCTIONS: Slab<Function> = Slab::new(5);
 /// The first bytes of ELF files, fat binaries and the wrappers of fat binaries.
 const IMAGES: [[u8; 4]; 3] = [*b"\x7fELF", [0x50, 0xed, 0x55, 0xba], [0xb1, 0x43, 0x62, 0x46]];
 
-/// Loads a module from memory: PTX text that ends with a nul, or an image.
-pub(crate) fn load_data(image: *const c_char) -> Outcome<CUmodule> {
-    let context = loading()?;
-    if image.is_null() {
-        refuse!(INVALID_VALUE, "the image is null");
-    }
-    // SAFETY: the address is not null, so the caller promises an image, which is longer than four
-    // bytes, or a C string. No magic number contains a nul, so reading stops at the string's end.
-    let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.wrapping_add(at) } as u8 == magic[at]);
-    if IMAGES.iter().any(begins) {
-        return Ok(new_module(context, None, None, BTreeMap::new()));
-    }
-    // SAFETY: `image` is not null and no image, so the caller promises text that ends with a nul.
-    load_text(context, unsafe { CStr::from_ptr(image) }.to_bytes())
+/// The code of a module that is not loaded yet.
+pub(crate) enum Image {
+    /// An ELF file or a fat binary. Its content does not matter.
+    Binary,
+    Text(Vec<u8>),
 }
 
-/// Loads a module from a file.
-pub(crate) fn load_file(name: &str) -> Outcome<CUmodule> {
-    let context = loading()?;
-    let Ok(bytes) = std::fs::read(name) else {
-        refuse!(FILE_NOT_FOUND, "{name} cannot be read");
-    };
-    if IMAGES.iter().any(|magic| bytes.starts_with(magic)) {
-        return Ok(new_module(context, None, None, BTreeMap::new()));
+impl Image {
+    /// Copies the code at an address: PTX text that ends with a nul, or an image.
+    pub(crate) fn at(image: *const c_char) -> Outcome<Image> {
+        if image.is_null() {
+            refuse!(INVALID_VALUE, "the image is null");
+        }
+        // SAFETY: the address is not null, so the caller promises an image, which is longer than
+        // four bytes, or a C string. No magic number contains a nul, so reading stops at the
+        // string's end.
+        let begins = |magic: &[u8; 4]| (0..4).all(|at| unsafe { *image.wrapping_add(at) } as u8 == magic[at]);
+        if IMAGES.iter().any(begins) {
+            return Ok(Image::Binary);
+        }
+        // SAFETY: `image` is not null and no image, so the caller promises text that ends with a
+        // nul.
+        Ok(Image::Text(unsafe { CStr::from_ptr(image) }.to_bytes().to_vec()))
     }
-    load_text(context, &bytes)
+
+    /// Reads the code in a file.
+    pub(crate) fn of_file(name: &str) -> Outcome<Image> {
+        let Ok(bytes) = std::fs::read(name) else {
+            refuse!(FILE_NOT_FOUND, "{name} cannot be read");
+        };
+        let is_binary = IMAGES.iter().any(|magic| bytes.starts_with(magic));
+        Ok(if is_binary { Image::Binary } else { Image::Text(bytes) })
+    }
+
+    /// Checks that the driver and the devices accept the code.
+    pub(crate) fn check(&self) -> Outcome {
+        match self {
+            Image::Binary => Ok(()),
+            Image::Text(text) => checked(text).map(drop),
+        }
+    }
+}
+
+/// Loads a module into the current context.
+pub(crate) fn load(image: &Image) -> Outcome<CUmodule> {
+    let context = loading()?;
+    match image {
+        Image::Binary => Ok(new_module(context, None, None, BTreeMap::new())),
+        Image::Text(text) => load_text(context, text),
+    }
 }
 
 fn loading() -> Outcome<&'static Context> {
@@ -93,7 +118,8 @@ fn loading() -> Outcome<&'static Context> {
     Ok(context)
 }
 
-fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
+/// Parses a text that the driver and the devices accept.
+pub(crate) fn checked(text: &[u8]) -> Outcome<(&str, Ptx)> {
     let parsed = std::str::from_utf8(text).map_err(|error| error.to_string());
     let (text, ptx) = match parsed.and_then(|text| Ok((text, ptx::parse(text)?))) {
         Ok(parsed) => parsed,
@@ -121,6 +147,11 @@ fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
             "Entry function '{name}' uses too much shared data ({bytes:#x} bytes, {SHARED_BYTES:#x} max)"
         );
     }
+    Ok((text, ptx))
+}
+
+fn load_text(context: &'static Context, text: &[u8]) -> Outcome<CUmodule> {
+    let (text, ptx) = checked(text)?;
     let mut globals = BTreeMap::new();
     match variables(context, text, &mut globals) {
         Ok(code) => Ok(new_module(context, Some(ptx), Some(code), globals)),
@@ -194,8 +225,21 @@ fn known(handle: CUmodule) -> Outcome<&'static Module> {
 
 /// Unloads a module with its functions and variables, once the context's work has finished.
 pub(crate) fn unload(handle: CUmodule) -> Outcome {
-    let module = known(handle)?;
+    known(handle)?;
     crate::capture::refuse_unsafe()?;
+    unload_from_its_context(handle)
+}
+
+/// Returns true if a module is loaded.
+pub(crate) fn is_loaded(handle: CUmodule) -> bool {
+    MODULES.get(handle.0).is_some()
+}
+
+/// Unloads a module whose context need not be current.
+pub(crate) fn unload_from_its_context(handle: CUmodule) -> Outcome {
+    let Some(module) = MODULES.get(handle.0) else {
+        refuse!(INVALID_HANDLE, "the module is {}", MODULES.what_is(handle.0));
+    };
     context::at(module.context).synchronize()?;
     if MODULES.revoke(handle.0).is_none() {
         refuse!(INVALID_HANDLE, "the module is destroyed");
@@ -280,10 +324,15 @@ pub(crate) fn get_global(handle: CUmodule, name: &str) -> Outcome<(CUdeviceptr, 
     known(handle)?.globals.get(name).copied().ok_or(Code::NOT_FOUND.into())
 }
 
-/// Returns the function that a handle names.
+/// Returns the function that a handle names. The handle of a library's kernel names its function in
+/// the current context.
 #[inline]
 pub(crate) fn function(handle: CUfunction) -> Outcome<&'static Function> {
-    match FUNCTIONS.get(handle.0) {
+    if let Some(function) = FUNCTIONS.get(handle.0) {
+        return Ok(function);
+    }
+    let in_context = libraries::function_of(CUkernel(handle.0))?.unwrap_or(handle);
+    match FUNCTIONS.get(in_context.0) {
         Some(function) => Ok(function),
         None => refuse!(INVALID_HANDLE, "the function is {}", FUNCTIONS.what_is(handle.0)),
     }
@@ -372,7 +421,13 @@ impl Function {
         Ok(match attribute {
             0 => self.max_threads() as i32,
             1 => self.static_shared() as i32,
-            2 | 3 | 7 => 0,
+            2 => self.declared.as_ref().map_or(0, |entry| entry.const_bytes as i32),
+            // No image has local memory, because only twins run.
+            3 => match self.code {
+                Some(_) => self.device_code()?.local_bytes() as i32,
+                None => 0,
+            },
+            7 => 0,
             4 => 32,
             5 | 6 => 80,
             8 => self.max_shared.load(Relaxed) as i32,

@@ -27,6 +27,8 @@ pub(crate) struct Entry {
     pub(crate) threads: Option<[u32; 3]>,
     /// Bytes of the shared variables that its body declares or names.
     pub(crate) shared_bytes: u32,
+    /// Bytes of the variables in constant memory that its body names.
+    pub(crate) const_bytes: u32,
     /// True if its body does nothing, as in a text that only declares a kernel for its twin.
     pub(crate) is_empty: bool,
 }
@@ -45,15 +47,16 @@ pub(crate) fn parse(text: &str) -> Result<Ptx, String> {
         return Err(format!("the address size is {}, not 64", module.address_size));
     }
     let target = Target::parse(module.target).ok_or("it has no .target that is known")?;
-    let is_own =
-        |variable: &&Variable<'_>| variable.space == Space::Shared && variable.linkage != Linkage::Extern;
-    let mut shared = BTreeMap::new();
-    for variable in module.variables.iter().filter(is_own) {
-        shared.insert(variable.name, bytes_of(variable)?.0);
-    }
+    let sizes = |space: Space| -> Result<BTreeMap<&str, usize>, String> {
+        let is_own =
+            |variable: &&Variable<'_>| variable.space == space && variable.linkage != Linkage::Extern;
+        let own = module.variables.iter().filter(is_own);
+        own.map(|variable| Ok((variable.name, bytes_of(variable)?.0))).collect()
+    };
+    let (shared, constants) = (sizes(Space::Shared)?, sizes(Space::Const)?);
     let mut entries = BTreeMap::new();
     for function in module.functions.iter().filter(|function| function.is_kernel && function.body.is_some()) {
-        entries.insert(function.name.to_owned(), entry(function, &shared)?);
+        entries.insert(function.name.to_owned(), entry(function, &shared, &constants)?);
     }
     Ok(Ptx { version: Version(module.version.0, module.version.1), target, entries })
 }
@@ -81,7 +84,11 @@ fn bytes_of(variable: &Variable<'_>) -> Result<(usize, usize), String> {
     }
 }
 
-fn entry(function: &Function<'_>, shared: &BTreeMap<&str, usize>) -> Result<Entry, String> {
+fn entry(
+    function: &Function<'_>,
+    shared: &BTreeMap<&str, usize>,
+    constants: &BTreeMap<&str, usize>,
+) -> Result<Entry, String> {
     let mut entry = Entry::default();
     let mut end = 0usize;
     for param in &function.params {
@@ -113,8 +120,12 @@ fn entry(function: &Function<'_>, shared: &BTreeMap<&str, usize>) -> Result<Entr
             _ => {}
         }
     }
-    let of_module = named.iter().filter_map(|name| shared.get(name));
-    entry.shared_bytes = of_module.fold(bytes, |sum, bytes| sum.saturating_add(*bytes)) as u32;
+    let named_of = |sizes: &BTreeMap<&str, usize>, bytes: usize| {
+        named.iter().filter_map(|name| sizes.get(name)).fold(bytes, |sum, bytes| sum.saturating_add(*bytes))
+            as u32
+    };
+    entry.shared_bytes = named_of(shared, bytes);
+    entry.const_bytes = named_of(constants, 0);
     Ok(entry)
 }
 
@@ -169,15 +180,17 @@ mod tests {
     #[test]
     fn limits_and_shared_variables_belong_to_their_entries() {
         let ptx = parsed(
-            ".shared .align 4 .b8 of_the_module[400];\n.extern .shared .align 16 .b8 dynamic[];\n\
+            ".const .b64 unused[2]; .const .align 4 .b8 table[80];\n\
+             .shared .align 4 .b8 of_the_module[400];\n.extern .shared .align 16 .b8 dynamic[];\n\
              .visible .entry a()\n.reqntid 32, 2\n{\n\t.shared .align 8 .f64 own[4];\n\t{ .shared .u32 one; }\n\
              \tmov.u32 %r1, dynamic; ld.shared.u32 %r2, [own];\n}\n\
-             .visible .entry b()\n.maxntid 1024\n{ mov.u32 %r1, of_the_module; mov.u32 %r2, of_the_module; }",
+             .visible .entry b()\n.maxntid 1024\n{ ld.const.u32 %r3, [table]; mov.u32 %r1, of_the_module; mov.u32 %r2, of_the_module; }",
         )
         .unwrap();
         let (a, b) = (&ptx.entries["a"], &ptx.entries["b"]);
         assert_eq!((a.threads, a.max_threads, a.shared_bytes), (Some([32, 2, 1]), None, 36));
         assert_eq!((b.threads, b.max_threads, b.shared_bytes), (None, Some(1024), 400));
+        assert_eq!((a.const_bytes, b.const_bytes), (0, 80));
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Target {
         Some(Target { major: number / 10, minor: number % 10, suffix })
     }
 
+    /// Returns true if its architecture is newer than that of `other`.
+    pub(crate) fn is_newer_than(self, other: Target) -> bool {
+        (self.major, self.minor) > (other.major, other.minor)
+    }
+
     /// Returns true if a device of this compute capability runs code for the target.
     ///
     /// Code for one architecture runs on all later ones; with `a` only on that one, with `f` only

@@ -5,6 +5,7 @@
 //! how many threads wait at it now. So threads that meet others at the barrier, or exit, need no
 //! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted.
 
+use super::aligned::Aligned;
 use super::checks::{BlockState, Checker};
 use super::context::{Context, Launch, position};
 use super::fault::{Fault, FaultKind};
@@ -24,7 +25,7 @@ const BARRIERS: usize = 16;
 pub(crate) struct Block {
     id: u64,
     warps: Vec<Warp>,
-    shared: Box<[u128]>,
+    shared: Aligned,
     /// The numbers of threads that have arrived at a barrier and do not wait.
     arrived: [u32; BARRIERS],
     /// What the checks know of the block, while it does not run.
@@ -46,7 +47,7 @@ impl Block {
         let threads = launch.threads();
         let warps =
             (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
-        let shared = vec![0; launch.shared_bytes.div_ceil(16) as usize].into();
+        let shared = Aligned::new(launch.shared_bytes.into(), launch.code.shared_align);
         let mut block = Block { id, warps, shared, arrived: [0; BARRIERS], checked: None };
         let context = block.context(launch, None);
         block.warps.iter_mut().for_each(|warp| warp.prepare(&context));
@@ -116,8 +117,7 @@ impl Block {
 
     fn context<'a>(&self, launch: &'a Launch<'a>, checker: Option<&'a RefCell<Checker>>) -> Context<'a> {
         let block = position(self.id, launch.grid);
-        let shared = self.shared.as_ptr().expose_provenance() as u64;
-        Context { launch, block, shared, checker }
+        Context { launch, block, shared: self.shared.start(), checker }
     }
 
     /// Opens each barrier at which enough threads wait. Returns whether there was one.

@@ -36,8 +36,12 @@ pub(crate) struct Code {
     pub(crate) shared_bytes: u32,
     /// The offset in shared memory, the size and the name of each of these variables.
     pub(crate) shared_variables: Vec<(u64, u64, String)>,
+    /// The alignment of shared memory: the largest of its variables, and at least 16.
+    pub(crate) shared_align: u64,
     /// The bytes of local memory of each thread.
     pub(crate) local_bytes: u32,
+    /// The alignment of local memory and of each frame in it, in the same way.
+    pub(crate) local_align: u64,
 }
 
 impl Code {

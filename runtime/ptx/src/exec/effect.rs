@@ -21,8 +21,8 @@ pub(crate) enum Effect {
     Arrive,
     /// A copy of bytes within the frame of a function.
     Copy,
-    /// A call that writes a result of 4 bytes to the frame, at `d`.
-    Result,
+    /// A call that writes a result of that many bytes to the frame, at `d`.
+    Result(u8),
 }
 
 /// What an instruction moves between registers and memory, and with which order.

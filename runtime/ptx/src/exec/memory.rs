@@ -52,6 +52,20 @@ pub trait AddressSpace: fmt::Debug + Send + Sync {
     /// Returns the memory that a kernel most likely missed with an access of `bytes` bytes at
     /// `address`, for the report of the fault.
     fn nearest(&self, address: u64, bytes: u64) -> Option<Region>;
+
+    /// Allocates memory for a `malloc` of a kernel, and returns its address as kernels know it. A
+    /// space without a heap returns `None`, and so does one whose heap is full.
+    fn allocate(&self, len_bytes: u64) -> Option<u64> {
+        let _ = len_bytes;
+        None
+    }
+
+    /// Frees memory that [`allocate`](Self::allocate) has returned. Returns false if the address is
+    /// none of these.
+    fn free(&self, address: u64) -> bool {
+        let _ = address;
+        false
+    }
 }
 
 impl Region {
@@ -107,6 +121,11 @@ impl Regions {
     /// Returns whether a launch may touch memory that is not in the list.
     pub(crate) fn is_open(&self) -> bool {
         self.is_unchecked || self.space.is_some()
+    }
+
+    /// Returns the address space, if the launch has one.
+    pub(crate) fn space(&self) -> Option<&dyn AddressSpace> {
+        self.space.as_deref()
     }
 
     /// Returns the distance from `from..to` to its bytes in the memory of the host, in wrapping

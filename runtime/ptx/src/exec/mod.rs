@@ -1,11 +1,13 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`: the
-//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be
-//! touched, and what fails; `effect`, `checks`: what a launch may ask to be checked.
+//! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`, `heap`:
+//! the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `aligned`,
+//! `fault`: what may be touched, and what fails; `effect`, `checks`: what a launch may ask to be
+//! checked.
 
 pub(crate) mod access;
+mod aligned;
 pub(crate) mod atomics;
 mod block;
 pub(crate) mod checks;
@@ -16,6 +18,7 @@ pub(crate) mod copies;
 pub(crate) mod effect;
 pub(crate) mod fault;
 pub(crate) mod grid;
+pub(crate) mod heap;
 pub(crate) mod lanes;
 pub(crate) mod matrix;
 pub(crate) mod memory;

@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 const MOST_TEXT: u64 = 4096;
 
 /// Loads an argument of a call.
-fn argument<T: Element>(lanes: &Lanes, lane: usize, offset: u32) -> u64 {
+pub(super) fn argument<T: Element>(lanes: &Lanes, lane: usize, offset: u32) -> u64 {
     let address = lanes.local_of(lane) + lanes.frame + u64::from(offset);
     // SAFETY: load needs an aligned address in memory that is valid for reads: the lowering has
     // placed the argument in this lane's local memory, at a multiple of its size.

@@ -16,6 +16,7 @@
 //! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
 //!    with another one that reaches the same place, and then tries again.
 
+use super::aligned::Aligned;
 use super::code::{Code, Function};
 use super::context::Context;
 use super::copies::Copies;
@@ -39,7 +40,7 @@ pub(crate) struct Lanes {
     /// The lanes that the block does not have.
     pub(crate) missing: Mask,
     /// The local memory of all lanes, one after the other.
-    pub(crate) local: Box<[u128]>,
+    pub(crate) local: Aligned,
     /// The bytes of local memory of a lane, and from the start of one lane's to the next one's.
     pub(crate) local_bytes: u64,
     pub(crate) local_stride: u64,
@@ -81,7 +82,7 @@ impl Lanes {
     /// Returns the address of the local memory of a lane.
     #[inline(always)]
     pub(crate) fn local_of(&self, lane: usize) -> u64 {
-        self.local.as_ptr().expose_provenance() as u64 + lane as u64 * self.local_stride
+        self.local.start() + lane as u64 * self.local_stride
     }
 }
 
@@ -220,7 +221,7 @@ impl Warp {
         for &(row, value) in &code.wide_constants {
             registers.wide[row as usize] = [value; LANES];
         }
-        let local_stride = u64::from(code.local_bytes).next_multiple_of(16);
+        let local_stride = u64::from(code.local_bytes).next_multiple_of(code.local_align);
         let lanes = Lanes {
             registers,
             first_thread,
@@ -230,7 +231,7 @@ impl Warp {
                 std::array::from_fn(|lane| (first_thread + lane as u32) / (x * y)),
             ],
             missing: !mask,
-            local: vec![0; local_stride as usize / 16 * LANES].into(),
+            local: Aligned::new(local_stride * LANES as u64, code.local_align),
             local_bytes: code.local_bytes.into(),
             local_stride,
             frame: 0,

@@ -106,13 +106,28 @@ pub(super) struct Layout {
     pub(super) bytes: u64,
 }
 
+/// Returns the largest alignment of a variable in local memory, and at least 16. A variable whose
+/// layout is not known is refused later.
+fn local_align(module: &Module<'_>) -> u64 {
+    let in_body = |statement: &'_ Statement<'_>| match statement {
+        Statement::Variable(variable) if variable.space != Space::Shared => layout_of(variable).ok(),
+        _ => None,
+    };
+    let aligns = module.functions.iter().flat_map(|function| {
+        let in_frame = function.params.iter().chain(&function.returns).filter(|_| !function.is_kernel);
+        let in_frame = in_frame.filter_map(|variable| layout_of(variable).ok());
+        in_frame.chain(function.body.iter().flatten().filter_map(in_body)).map(|(_, align)| align)
+    });
+    aligns.fold(16, u64::max)
+}
+
 impl<'m> Lowering<'m> {
     fn new(module: &'m Module<'m>, variables: &'m Variables) -> Self {
         Lowering {
             module,
             variables,
             level: Level::best(),
-            code: Code::default(),
+            code: Code { local_align: local_align(module), shared_align: 16, ..Code::default() },
             queue: Vec::new(),
             numbers: HashMap::new(),
             calls: HashSet::new(),
@@ -210,7 +225,7 @@ impl<'m> Lowering<'m> {
         self.emit(Op::new(control::ret));
         self.close()?;
         self.last_frame_bytes = self.this.frame_bytes;
-        let frame_bytes = self.this.frame_bytes.next_multiple_of(16);
+        let frame_bytes = self.this.frame_bytes.next_multiple_of(self.code.local_align);
         for (at, side) in std::mem::take(&mut self.this.behind_frame) {
             let op = &mut self.code.ops[at];
             match side {
@@ -336,6 +351,7 @@ impl<'m> Lowering<'m> {
         }
         self.code.shared_bytes = end as u32;
         self.code.shared_variables.push((offset, size, variable.name.to_owned()));
+        self.code.shared_align = self.code.shared_align.max(align);
         Ok(offset)
     }
 
@@ -419,6 +435,7 @@ impl<'m> Lowering<'m> {
             return Err(self.error(format!("a thread needs {local} bytes of local memory")));
         }
         self.code.local_bytes = local as u32;
+        self.code.shared_align = self.code.shared_align.max(self.dynamic_align);
         let shared = u64::from(self.code.shared_bytes).next_multiple_of(self.dynamic_align);
         self.code.shared_bytes = shared as u32;
         for (kind, row) in self.dynamic_rows {

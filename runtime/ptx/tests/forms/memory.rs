@@ -286,6 +286,31 @@ fn addresses_and_packs_go_round() {
 
 /// The operation, the type, its bits, and the new value of old, b and c.
 type Change = fn(u64, u64, u64) -> u64;
+/// Generic addresses of variables are multiples of their alignment, also in the frame of a function
+/// (PTX ISA 5.4.4, .align).
+#[test]
+fn variables_are_aligned_as_they_say() {
+    let before = "
+.shared .align 512 .b8 area[8];
+.extern .shared .align 1024 .b8 dynamic[];
+.func (.param .b64 r) inner(.param .b32 x) {
+.local .align 256 .b8 own[4];
+.reg .b64 %a<3>;
+mov.u64 %a1, own; cvta.local.u64 %a1, %a1; and.b64 %a2, %a1, 255;
+st.param.b64 [r], %a2; ret; }";
+    let body = "
+.local .align 128 .b8 stack[200];
+.param .b32 x; .param .b64 r;
+mov.u64 %rd1, area; cvta.shared.u64 %rd1, %rd1; and.b64 %rd1, %rd1, 511;
+mov.u64 %rd2, dynamic; cvta.shared.u64 %rd2, %rd2; and.b64 %rd2, %rd2, 1023; or.b64 %rd1, %rd1, %rd2;
+mov.u64 %rd2, stack; cvta.local.u64 %rd2, %rd2; and.b64 %rd2, %rd2, 127; or.b64 %rd1, %rd1, %rd2;
+st.param.b32 [x], %i; call (r), inner, (x); ld.param.b64 %rd2, [r]; or.b64 %rd1, %rd1, %rd2;
+add.u64 %at, %out, %at; st.global.u64 [%at], %rd1; ret;";
+    let mut program = Program { before: before.to_owned(), ..Program::new(body) };
+    program.config.shared_bytes = 16;
+    program.gives(|_| 0);
+}
+
 fn atomics() -> Vec<(&'static str, &'static str, u32, Change)> {
     let mut all: Vec<(&str, &str, u32, Change)> = Vec::new();
     for (ty, bits) in [("b32", 32), ("b64", 64)] {

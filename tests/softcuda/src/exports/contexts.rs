@@ -17,6 +17,10 @@ exports! {
         context::release_primary(device::checked(device)?)
     }
 
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
+        context::reset_primary(device::checked(device)?)
+    }
+
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<u32>, active: Out<c_int>) {
         let (now, is_active) = context::primary_state(device::checked(device)?);
         flags.set(now)?;
@@ -86,6 +90,15 @@ exports! {
     }
 
     fn cuCtxSetCacheConfig(_config: u32) {
+        context::current().map(drop)
+    }
+
+    // They switch a profiling tool on and off, and no tool is attached.
+    fn cuProfilerStart() {
+        context::current().map(drop)
+    }
+
+    fn cuProfilerStop() {
         context::current().map(drop)
     }
 

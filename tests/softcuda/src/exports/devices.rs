@@ -1,13 +1,45 @@
 //! Initialization, versions, error texts and devices.
 
-use crate::abi::{CUdevice, In, Out, Uuid, put_text};
+use crate::abi::{CUdevice, In, Out, Text, Uuid, put_text};
 use crate::device;
 use crate::door::{INITIALISED, exports};
 use crate::entries::Entry;
-use crate::errors::{Code, refuse, say};
+use crate::errors::{Code, Outcome, refuse, say};
+use crate::symbols::{self, Found};
 use crate::{ending, memory, plan};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
+
+/// Writes the address of an entry point, or null with the reason as a
+/// `CUdriverProcAddressQueryResult`.
+fn proc_address(
+    symbol: Text,
+    out: Out<*const c_void>,
+    version: c_int,
+    flags: u64,
+    status: Out<u32>,
+) -> Outcome {
+    let driver = plan::get().driver_version;
+    if version > driver {
+        refuse!(INVALID_VALUE, "CUDA {version} is newer than the driver, which has {driver}");
+    }
+    let (address, reason) = match flags {
+        0 | LEGACY_STREAM => match symbols::find(&symbol.get()?, version) {
+            Found::Address(address) => (address, 0),
+            Found::Missing => (std::ptr::null(), 1),
+            Found::Newer => (std::ptr::null(), 2),
+        },
+        // There is no per-thread default stream.
+        PER_THREAD_STREAM => (std::ptr::null(), 1),
+        _ => refuse!(INVALID_VALUE, "flags {flags:#x}"),
+    };
+    status.set_if_asked(reason);
+    out.set(address)
+}
+
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const LEGACY_STREAM: u64 = 1;
+const PER_THREAD_STREAM: u64 = 2;
 
 exports! {
     fn cuInit(flags: u32) {
@@ -16,6 +48,9 @@ exports! {
         }
         if flags != 0 {
             refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        if ending::is_forked() {
+            refuse!(NOT_INITIALIZED, "the driver was initialized before the process forked; start a new process");
         }
         if !plan::mistakes().is_empty() {
             plan::mistakes().iter().for_each(|mistake| say(mistake));
@@ -32,6 +67,20 @@ exports! {
 
     fn cuDriverGetVersion(version: Out<c_int>) {
         version.set(plan::get().driver_version)
+    }
+
+    fn cuGetProcAddress(symbol: Text, out: Out<*const c_void>, version: c_int, flags: u64) {
+        proc_address(symbol, out, version, flags, Out::of(std::ptr::null_mut()))
+    }
+
+    fn cuGetProcAddress_v2(
+        symbol: Text,
+        out: Out<*const c_void>,
+        version: c_int,
+        flags: u64,
+        status: Out<u32>,
+    ) {
+        proc_address(symbol, out, version, flags, status)
     }
 
     // NVRTC 13 assumes that the table exists if the library lacks this function.

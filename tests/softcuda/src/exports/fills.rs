@@ -1,24 +1,20 @@
 //! Fills.
 
 use crate::abi::{CUdeviceptr, CUstream};
-use crate::capture;
-use crate::copy::fill;
+use crate::copy::{fill, fill_now};
 use crate::door::exports;
 
 exports! {
     fn cuMemsetD8_v2(dst: CUdeviceptr, value: u8, count: usize) {
-        capture::refuse_unsafe()?;
-        fill(dst, (value as u32, 1), count, (1, None), CUstream(0))
+        fill_now(dst, (value as u32, 1), count)
     }
 
     fn cuMemsetD16_v2(dst: CUdeviceptr, value: u16, count: usize) {
-        capture::refuse_unsafe()?;
-        fill(dst, (value as u32, 2), count, (1, None), CUstream(0))
+        fill_now(dst, (value as u32, 2), count)
     }
 
     fn cuMemsetD32_v2(dst: CUdeviceptr, value: u32, count: usize) {
-        capture::refuse_unsafe()?;
-        fill(dst, (value, 4), count, (1, None), CUstream(0))
+        fill_now(dst, (value, 4), count)
     }
 
     fn cuMemsetD8Async(dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) {

@@ -1,9 +1,10 @@
 //! Launches and host functions.
 
-use crate::abi::{CUfunction, CUstream, HostFn, In, LaunchConfig};
+use crate::abi::{CUfunction, CUstream, HostFn, In, LaunchConfig, StreamCallback};
 use crate::door::exports;
+use crate::errors::refuse;
 use crate::kernel::LaunchShape;
-use crate::launch::{Given, check_attributes, check_cooperative, host_function, launch};
+use crate::launch::{Given, check_attributes, check_cooperative, host_function, launch, stream_callback};
 use crate::module;
 use std::ffi::c_void;
 
@@ -53,5 +54,17 @@ exports! {
 
     fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFn>, data: *mut c_void) {
         host_function(stream, function, data)
+    }
+
+    fn cuStreamAddCallback(
+        stream: CUstream,
+        callback: Option<StreamCallback>,
+        data: *mut c_void,
+        flags: u32,
+    ) {
+        if flags != 0 {
+            refuse!(INVALID_VALUE, "flags {flags:#x}");
+        }
+        stream_callback(stream, callback, data)
     }
 }

@@ -167,8 +167,9 @@ exports! {
 
     fn cuMemGetAddressRange_v2(start: Out<CUdeviceptr>, bytes: Out<usize>, address: CUdeviceptr) {
         context::current()?;
+        // All memory that a device can reach by this address, also page-locked memory.
         match about(address) {
-            Ok(about) if about.kind == MEMORY_DEVICE => {
+            Ok(about) if about.kind == MEMORY_DEVICE || host::device_pointer(address as usize).is_ok() => {
                 start.set_if_asked(about.start);
                 bytes.set_if_asked(about.len);
                 Ok(())

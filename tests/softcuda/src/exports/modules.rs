@@ -4,9 +4,10 @@ use crate::abi::{BlockToShared, CUdeviceptr, CUfunction, CUmodule, In, Out, Text
 use crate::context;
 use crate::device::{MAX_THREADS, MULTIPROCESSORS, SHARED_OPTIN_BYTES};
 use crate::door::exports;
-use crate::errors::{Code, Failure, Outcome, refuse};
+use crate::errors::{Code, Outcome, refuse};
+use crate::jit_log::JitLog;
 use crate::launch::occupancy;
-use crate::module;
+use crate::module::{self, Image};
 use std::ffi::{c_char, c_int, c_void};
 
 fn max_active_blocks(out: Out<c_int>, function: CUfunction, block: c_int, shared_bytes: usize) -> Outcome {
@@ -42,36 +43,13 @@ fn max_potential_block(
     block.set(best.1 as c_int)
 }
 
-/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
-const ERROR_LOG: [c_int; 2] = [5, 6];
-
-/// Writes an error message to the log buffer that the options give, if they give one.
-fn log_into(why: &str, count: usize, options: In<c_int>, values: Out<*mut c_void>) -> Outcome {
-    let mut places = [None; 2];
-    for index in 0..count {
-        let option = options.at(index)?;
-        if let Some(which) = ERROR_LOG.iter().position(|wanted| *wanted == option) {
-            places[which] = Some(index);
-        }
-    }
-    let [Some(buffer), Some(size)] = places else { return Ok(()) };
-    let given = values.given();
-    let (buffer, room) = (given.at(buffer)?.cast::<u8>(), given.at(size)?.addr());
-    let text = &why.as_bytes()[..why.len().min(room.saturating_sub(1))];
-    let buffer = Out::of(buffer);
-    for (index, byte) in text.iter().chain([&0]).take(room).enumerate() {
-        buffer.set_at(index, *byte)?;
-    }
-    values.set_at(size, std::ptr::without_provenance_mut(text.len() + 1))
-}
-
 exports! {
     fn cuModuleLoad(out: Out<CUmodule>, name: Text) {
-        out.set(module::load_file(&name.get()?)?)
+        out.set(module::load(&Image::of_file(&name.get()?)?)?)
     }
 
     fn cuModuleLoadData(out: Out<CUmodule>, image: *const c_char) {
-        out.set(module::load_data(image)?)
+        out.set(module::load(&Image::at(image)?)?)
     }
 
     fn cuModuleLoadDataEx(
@@ -81,11 +59,8 @@ exports! {
         options: In<c_int>,
         values: Out<*mut c_void>,
     ) {
-        let loaded = module::load_data(image);
-        if let Err(Failure { why: Some(why), .. }) = &loaded {
-            log_into(why, option_count as usize, options, values)?;
-        }
-        out.set(loaded?)
+        let log = JitLog::of(option_count, options, &values)?;
+        out.set(log.keep(Image::at(image).and_then(|image| module::load(&image)))?)
     }
 
     fn cuModuleGetLoadingMode(mode: Out<c_int>) {

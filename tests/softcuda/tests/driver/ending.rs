@@ -111,3 +111,23 @@ fn nothing_ends_a_process_that_makes_no_late_call() {
     });
     assert!(said.contains("asked in time"), "{said}");
 }
+
+#[test]
+fn the_child_of_a_fork_cannot_use_the_driver() {
+    in_child(&[], || {
+        start();
+        // SAFETY: the child makes two calls, which only read and store atomics, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let codes = [cu!(cuCtxSynchronize()), cu!(cuInit(0))];
+            let code = if codes == [NOT_INITIALIZED; 2] { 0 } else { 1 };
+            // SAFETY: _exit ends the child without the exit handlers of its parent.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a live variable, and the process is a child of this one.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        ok!(cuCtxSynchronize());
+    });
+}

@@ -29,6 +29,7 @@ mod graphs;
 mod immediate;
 mod kernels;
 mod lent;
+mod libraries;
 mod managed;
 mod memory;
 mod order;

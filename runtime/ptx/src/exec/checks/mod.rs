@@ -198,12 +198,14 @@ impl Checker {
                 }
                 None
             }
-            Effect::Result => {
+            Effect::Result(bytes) => {
                 if let Some(defined) = block.local_defined.get_mut(warp)
                     && op.d != u32::MAX
                 {
                     let start = lanes.frame + u64::from(op.d);
-                    for_each_lane(mask, |lane| defined.set(lane as u64 * lanes.local_stride + start, 4));
+                    for_each_lane(mask, |lane| {
+                        defined.set(lane as u64 * lanes.local_stride + start, bytes.into())
+                    });
                 }
                 None
             }

@@ -4,7 +4,7 @@ use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::vote::BarrierReduction;
-use crate::exec::{access, control, print, vote};
+use crate::exec::{access, control, heap, print, vote};
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
 use crate::program::lower::{Lowering, Side};
@@ -70,11 +70,16 @@ impl<'m> Lowering<'m> {
             }
             _ => return Err(self.error(format!("the call of {callee} needs a prototype"))),
         };
-        if layout.params.len() != arguments.len() || layout.results.len() != results.len() {
-            let (found, expected) = (arguments.len(), layout.params.len());
-            return Err(
-                self.error(format!("the call of {callee} has {found} arguments; expected {expected}"))
-            );
+        // A linker does not compare the declaration in one module with the definition in another
+        // one. If only the former has a result, the result of a call has any value.
+        let has_no_result = layout.results.is_empty();
+        let differs = |found: usize, expected: usize, what: &str| {
+            let problem = format!("the call of {callee} has {found} {what}; expected {expected}");
+            if found == expected { Ok(()) } else { Err(self.error(problem)) }
+        };
+        differs(arguments.len(), layout.params.len(), "arguments")?;
+        if !has_no_result {
+            differs(results.len(), layout.results.len(), "results")?;
         }
         for (argument, (to, bytes)) in arguments.iter().zip(&layout.params) {
             let from = self.param_variable(argument)?;
@@ -147,18 +152,27 @@ impl<'m> Lowering<'m> {
             *place = self.param_variable(argument)? as u32;
         }
         let [a, b, c, e, _] = places;
+        let d = match results.first() {
+            Some(result) => self.param_variable(result)? as u32,
+            None => u32::MAX,
+        };
         match callee {
             "vprintf" => {
-                let d = match results.first() {
-                    Some(result) => self.param_variable(result)? as u32,
-                    None => u32::MAX,
-                };
-                self.this.line.effect = Effect::Result;
+                self.this.line.effect = Effect::Result(4);
                 self.emit(Op { d, a, b, ..Op::new(print::print) });
                 Ok(())
             }
             "__assertfail" => {
                 self.emit(Op { a, b, c, e, ..Op::new(print::assert_failed) });
+                Ok(())
+            }
+            "malloc" => {
+                self.this.line.effect = Effect::Result(8);
+                self.emit(Op { d, a, ..Op::new(heap::allocate) });
+                Ok(())
+            }
+            "free" => {
+                self.emit(Op { a, ..Op::new(heap::free) });
                 Ok(())
             }
             _ => Err(self.error(format!("{callee} is defined in another module; link the modules"))),
