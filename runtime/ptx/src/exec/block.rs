@@ -49,7 +49,8 @@ impl Block {
         let shared = vec![0; launch.shared_bytes.div_ceil(16) as usize].into();
         let mut block = Block { id, warps, shared, arrived: [0; BARRIERS], checked: None };
         let context = block.context(launch, None);
-        block.warps.iter_mut().for_each(|warp| warp.prepare(&context));
+        block.warps.iter_mut().for_each(|warp| warp.prepare(&launch.code.early, &context));
+        block.prepare(&context);
         block
     }
 
@@ -59,6 +60,17 @@ impl Block {
         self.arrived = [0; BARRIERS];
         let threads = launch.threads();
         self.warps.iter_mut().for_each(|warp| warp.restart(launch.code, threads));
+        self.prepare(&self.context(launch, None));
+    }
+
+    /// Runs the ops whose results are the same in each thread of the block.
+    fn prepare(&mut self, context: &Context<'_>) {
+        let code = context.launch.code;
+        let Some((first, others)) = self.warps.split_first_mut() else { return };
+        first.prepare(&code.of_block, context);
+        for warp in others {
+            warp.lanes.registers.copy(&code.handed_on, &first.lanes.registers);
+        }
     }
 
     /// Prepares the checks of the block, which has just started.

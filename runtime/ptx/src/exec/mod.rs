@@ -1,8 +1,8 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`: the
-//! instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be
+//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`:
+//! the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `fault`: what may be
 //! touched, and what fails; `effect`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
@@ -22,6 +22,7 @@ pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;
 pub(crate) mod registers;
+mod runs;
 mod schedule;
 pub(crate) mod select;
 pub(crate) mod special;

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask};
 use super::warp::Lanes;
+use crate::program::Uniform;
 
 /// Declares the special registers with their names in PTX.
 macro_rules! special_registers {
@@ -70,10 +71,21 @@ special_registers! {
 }
 
 impl Special {
-    /// Returns whether a thread reads the same value in each block of a launch.
-    pub(crate) fn is_same_in_all_blocks(self) -> bool {
-        let is_of_block = matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ);
-        !is_of_block && !matches!(self, Special::Clock | Special::ClockHigh)
+    /// Returns the threads that read the same value, or `None` if a thread may read several.
+    pub(crate) fn uniform(self) -> Option<Uniform> {
+        Some(match self {
+            Special::Clock | Special::ClockHigh => return None,
+            Special::CtaidX | Special::CtaidY | Special::CtaidZ => Uniform::Block,
+            Special::TidX | Special::TidY | Special::TidZ | Special::Laneid | Special::Warpid => {
+                Uniform::Thread
+            }
+            Special::LanemaskEq
+            | Special::LanemaskLe
+            | Special::LanemaskLt
+            | Special::LanemaskGe
+            | Special::LanemaskGt => Uniform::Thread,
+            _ => Uniform::Launch,
+        })
     }
 }
 

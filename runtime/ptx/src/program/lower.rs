@@ -1,6 +1,6 @@
 //! Turns a kernel and the functions that it calls into ops.
 
-use super::early::EarlyOps;
+use super::early::{EarlyOps, Uniform};
 use super::error::LowerError;
 use super::form::kind_of;
 use super::labels::Labels;
@@ -375,9 +375,20 @@ impl<'m> Lowering<'m> {
 
     /// Adds an op whose result depends on its sources alone.
     pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
+        self.emit_uniform(op, result, sources, Uniform::Launch)
+    }
+
+    /// Adds an op whose result depends on its sources and on a value of a scope.
+    pub(super) fn emit_uniform(
+        &mut self,
+        op: Op,
+        result: Kind,
+        sources: &[(Kind, Row)],
+        uniform: Uniform,
+    ) -> usize {
         let at = self.emit(op);
         if self.this.is_kernel && self.this.guard.is_none() {
-            self.early.note_pure(at, (result, op.d), sources);
+            self.early.note_pure(at, (result, op.d), sources, uniform);
         }
         at
     }
