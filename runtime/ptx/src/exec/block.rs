@@ -23,6 +23,8 @@ const BARRIERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Block {
     id: u64,
+    /// The threads in x, y and z.
+    size: [u32; 3],
     warps: Vec<Warp>,
     shared: Box<[u128]>,
     /// The numbers of threads that have arrived at a barrier and do not wait.
@@ -47,14 +49,26 @@ impl Block {
         let warps =
             (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
         let shared = vec![0; launch.shared_bytes.div_ceil(16) as usize].into();
-        let mut block = Block { id, warps, shared, arrived: [0; BARRIERS], checked: None };
+        let mut block =
+            Block { id, size: launch.block, warps, shared, arrived: [0; BARRIERS], checked: None };
+        block.prepare_launch(launch);
         let context = block.context(launch, None);
-        block.warps.iter_mut().for_each(|warp| warp.prepare(&launch.code.early, &context));
         block.prepare(&context);
         block
     }
 
-    /// Starts again as another block of the same launch.
+    /// Returns whether blocks of a launch of the same kernel can use the memory of this one.
+    pub(crate) fn fits(&self, launch: &Launch<'_>) -> bool {
+        self.size == launch.block && self.shared.len() == launch.shared_bytes.div_ceil(16) as usize
+    }
+
+    /// Runs the ops whose results are the same in each block of a launch.
+    pub(crate) fn prepare_launch(&mut self, launch: &Launch<'_>) {
+        let context = self.context(launch, None);
+        self.warps.iter_mut().for_each(|warp| warp.prepare(&launch.code.early, &context));
+    }
+
+    /// Starts again as another block of the same launch, or of the one that it was prepared for.
     pub(crate) fn restart(&mut self, launch: &Launch<'_>, id: u64) {
         self.id = id;
         self.arrived = [0; BARRIERS];

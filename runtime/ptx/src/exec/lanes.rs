@@ -44,6 +44,17 @@ impl Level {
         }
         Level::Plain
     }
+
+    /// Returns the name of the instructions.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Level::Plain => "plain",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+        }
+    }
 }
 
 /// One loop, compiled for each level.

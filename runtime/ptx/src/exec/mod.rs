@@ -7,7 +7,7 @@
 
 pub(crate) mod access;
 pub(crate) mod atomics;
-mod block;
+pub(crate) mod block;
 pub(crate) mod checks;
 pub(crate) mod code;
 pub(crate) mod context;
