@@ -121,6 +121,8 @@ pub fn vector_instructions() -> &'static str {
 }
 
 /// A kernel that is ready to be launched.
+///
+/// It keeps the registers and the shared memory of one block for its next launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     module: Module,

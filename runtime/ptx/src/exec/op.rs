@@ -2,7 +2,7 @@
 
 use super::access::{Base, Window};
 use super::context::Context;
-use super::registers::{Kind, Mask};
+use super::registers::Mask;
 use super::warp::Lanes;
 
 /// The number of a narrow row, a wide row or a predicate.
@@ -40,13 +40,6 @@ impl Op {
         let (window, base) = (Window::Generic, Base::None);
         Op { run, guard: Guard::ALWAYS, d: 0, a: 0, b: 0, c: 0, e: 0, window, base, extra: 0 }
     }
-
-    /// Returns false if the op certainly does not read a register. The meaning of a field depends
-    /// on the instruction, so each counts as the number of a row.
-    pub(crate) fn may_read(&self, kind: Kind, row: Row) -> bool {
-        let is_guard = kind == Kind::Predicate && self.guard != Guard::ALWAYS && self.guard.0 >> 1 == row;
-        is_guard || [self.d, self.a, self.b, self.c, self.e].contains(&row)
-    }
 }
 
 /// The predicate of an instruction.
@@ -59,6 +52,11 @@ impl Guard {
 
     pub(crate) fn new(predicate: Row, is_negated: bool) -> Self {
         Guard(predicate << 1 | u32::from(is_negated))
+    }
+
+    /// Returns whether a predicate decides.
+    pub(crate) fn reads(self, predicate: Row) -> bool {
+        self != Guard::ALWAYS && self.0 >> 1 == predicate
     }
 
     /// Returns the lanes of `active` that run the instruction.

@@ -162,7 +162,7 @@ impl Registers {
 }
 
 /// The number of lanes that one vector instruction works on.
-pub(crate) const PART: usize = 8;
+pub(crate) const PART: usize = 16;
 
 /// A register that is read a part at a time, perhaps while it is written.
 #[derive(Clone, Copy)]
@@ -185,7 +185,7 @@ impl<C: Cell> Source<C> {
 }
 
 /// The kind of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Narrow,
     Wide,

@@ -4,7 +4,6 @@ use super::context::Context;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask};
 use super::warp::Lanes;
-use crate::program::Uniform;
 
 /// Declares the special registers with their names in PTX.
 macro_rules! special_registers {
@@ -68,6 +67,28 @@ special_registers! {
         | "%gridid",
     /// The number of blocks of such a cluster.
     One: "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank",
+}
+
+/// The threads for which a value is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uniform {
+    /// All threads of a launch.
+    Launch,
+    /// All threads of a block.
+    Block,
+    /// The threads with one number, in all blocks.
+    Thread,
+}
+
+impl Uniform {
+    /// Returns the threads for which a value is the same that depends on both of these.
+    pub(crate) fn and(self, other: Uniform) -> Option<Uniform> {
+        match (self, other) {
+            (Uniform::Launch, uniform) | (uniform, Uniform::Launch) => Some(uniform),
+            (one, other) if one == other => Some(one),
+            _ => None,
+        }
+    }
 }
 
 impl Special {

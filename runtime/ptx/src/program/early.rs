@@ -13,32 +13,12 @@
 //!
 //! Both run before the ops of the kernel, in their order there, so sources come before results.
 
+use super::sharing::{Fields, may_read};
 use crate::exec::code::Code;
-use crate::exec::op::Row;
+use crate::exec::op::{Op, Row};
 use crate::exec::registers::Kind;
+use crate::exec::special::Uniform;
 use std::collections::HashMap;
-
-/// The threads for which a value is the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uniform {
-    /// All threads of a launch.
-    Launch,
-    /// All threads of a block.
-    Block,
-    /// The threads with one number, in all blocks.
-    Thread,
-}
-
-impl Uniform {
-    /// Returns the threads for which a value is the same that depends on both of these.
-    fn and(self, other: Uniform) -> Option<Uniform> {
-        match (self, other) {
-            (Uniform::Launch, uniform) | (uniform, Uniform::Launch) => Some(uniform),
-            (one, other) if one == other => Some(one),
-            _ => None,
-        }
-    }
-}
 
 /// The ops that may run early, as far as a kernel is lowered.
 #[derive(Default)]
@@ -73,8 +53,14 @@ impl EarlyOps {
         self.pure.push(Pure { at, result, sources: sources.to_vec(), uniform });
     }
 
-    /// Moves these ops out of the kernel. `jumps` are the ops whose `extra` is the place of an op.
-    pub(super) fn move_out(&self, code: &mut Code, jumps: &[usize]) {
+    /// Moves these ops out of the kernel, and returns them. `jumps` are the ops whose `extra` is the
+    /// place of an op, and `fields` describes the ops: both are of the ops that stay, afterwards.
+    pub(super) fn move_out(
+        &self,
+        code: &mut Code,
+        jumps: &mut [usize],
+        fields: &mut Vec<Option<Fields>>,
+    ) -> Vec<(Op, Option<Fields>)> {
         let (uniforms, of_block) = self.find(code);
         // The new place of each op, and of the end.
         let mut places = Vec::with_capacity(uniforms.len() + 1);
@@ -88,24 +74,31 @@ impl EarlyOps {
         for at in jumps {
             let op = &mut code.ops[*at];
             op.extra = u64::from(moved(op.extra as u32));
+            *at = moved(*at as u32) as usize;
         }
         code.targets.iter_mut().flatten().for_each(|place| *place = moved(*place));
         code.functions.iter_mut().for_each(|function| function.entry = moved(function.entry));
-        for (op, uniform) in code.ops.iter().zip(&uniforms) {
+        let mut early = Vec::new();
+        for (at, uniform) in uniforms.iter().enumerate() {
+            let op = code.ops[at];
             match uniform {
-                Some(Uniform::Block) => code.of_block.push(*op),
-                Some(Uniform::Launch | Uniform::Thread) => code.early.push(*op),
-                None => {}
+                Some(Uniform::Block) => code.of_block.push(op),
+                Some(Uniform::Launch | Uniform::Thread) => code.early.push(op),
+                None => continue,
+            }
+            early.push((op, fields[at]));
+        }
+        let stays = || uniforms.iter().map(Option::is_none);
+        let (mut ops, mut lines, mut described) = (stays(), stays(), stays());
+        code.ops.retain(|_| ops.next() == Some(true));
+        code.lines.retain(|_| lines.next() == Some(true));
+        fields.retain(|_| described.next() == Some(true));
+        for result in of_block {
+            if code.ops.iter().zip(&*fields).any(|(op, fields)| may_read(op, *fields, result)) {
+                code.handed_on.push(result);
             }
         }
-        let (mut ops, mut lines) = (uniforms.iter(), uniforms.iter());
-        code.ops.retain(|_| ops.next().is_some_and(Option::is_none));
-        code.lines.retain(|_| lines.next().is_some_and(Option::is_none));
-        for (kind, row) in of_block {
-            if code.ops.iter().any(|op| op.may_read(kind, row)) {
-                code.handed_on.push((kind, row));
-            }
-        }
+        early
     }
 
     /// Returns for each op that runs early how uniform its result is. Also returns the results of

@@ -4,7 +4,8 @@
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
 //! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that run once
-//! for many warps or blocks, and `variables` holds a module's memory.
+//! for many warps or blocks, `sharing` the registers that share a row, and `variables` holds a
+//! module's memory.
 
 mod comparisons;
 mod conversions;
@@ -19,9 +20,9 @@ mod labels;
 mod lower;
 mod names;
 mod operands;
+mod sharing;
 mod variables;
 
-pub(crate) use early::Uniform;
 pub use error::LowerError;
 pub(crate) use lower::{address_of, lower};
 pub(crate) use variables::Variables;
