@@ -1,10 +1,12 @@
 //! Modules, kernels and launches, as users of this crate see them.
 
 use crate::checks::Checks;
+use crate::exec::block::Block;
 use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
 use crate::exec::grid::Grid;
+use crate::exec::lanes::Level;
 use crate::exec::memory::{AddressSpace, Region, Regions};
 use crate::program::{LowerError, Variables, address_of, lower};
 use crate::text::{self, ParseError};
@@ -108,15 +110,25 @@ impl Module {
     pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
         let module = text::parse(&self.0.text).map_err(LoadError::Parse)?;
         let code = lower(&module, &self.0.variables, name).map_err(LoadError::Lower)?;
-        Ok(Kernel { module: self.clone(), code: Arc::new(code) })
+        Ok(Kernel { module: self.clone(), code: Arc::new(code), kept: Arc::default() })
     }
 }
 
+/// Returns the vector instructions with which kernels run on this processor: "AVX-512", "AVX2", or
+/// "plain" for those that every processor of the target has.
+pub fn vector_instructions() -> &'static str {
+    Level::best().name()
+}
+
 /// A kernel that is ready to be launched.
+///
+/// It keeps the registers and the shared memory of one block for its next launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     module: Module,
     code: Arc<Code>,
+    /// The memory of a block of the last launch, for the next one.
+    kept: Arc<Mutex<Option<Block>>>,
 }
 
 /// The size and the kind of a launch.
@@ -243,7 +255,7 @@ impl Kernel {
     /// The errors of [`launch`](Self::launch).
     ///
     /// # Panics
-    /// As [`launch`](Self::launch) does.
+    /// If [`launch`](Self::launch) would.
     ///
     /// # Safety
     /// The rules are those of [`launch`](Self::launch).
@@ -282,6 +294,7 @@ impl Kernel {
             }
             Memory::Space(space) => Regions::of_space(self.module.0.variables.regions().collect(), space),
         };
+        let is_single = config.seed.is_some() || config.checks.any();
         let launch = Shared {
             code: &self.code,
             grid: config.grid,
@@ -292,9 +305,9 @@ impl Kernel {
             shared_bytes: self.code.shared_bytes.saturating_add(config.shared_bytes),
             dynamic_shared_bytes: config.shared_bytes,
             printed: Mutex::default(),
+            kept: (!is_single).then_some(&*self.kept),
             stop: host.stop,
         };
-        let is_single = config.seed.is_some() || config.checks.any();
         let threads = if is_single { 1 } else { config.threads.max(1) };
         let grid = Grid::new(launch, config.is_cooperative, config.seed);
         if threads == 1 {

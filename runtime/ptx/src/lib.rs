@@ -63,5 +63,5 @@ pub use checks::{Checks, UnknownCheck};
 pub use exec::checks::report::{Earlier, Place, Race, Relation};
 pub use exec::fault::{Fault, FaultKind};
 pub use exec::memory::{Access, AddressSpace, Region};
-pub use kernel::{Config, Host, Kernel, LoadError, Memory, Module};
+pub use kernel::{Config, Host, Kernel, LoadError, Memory, Module, vector_instructions};
 pub use program::LowerError;

@@ -32,6 +32,8 @@ mod memory;
 mod program;
 #[path = "forms/refusals.rs"]
 mod refusals;
+#[path = "forms/runs.rs"]
+mod runs;
 #[path = "forms/table.rs"]
 mod table;
 #[path = "forms/warps.rs"]

@@ -10,6 +10,7 @@ use super::lanes::Loops;
 use super::memory::{Access, Element, extent, misaligned};
 use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
+use super::runs::{self, RUN, Runs, Vectors, load_run, store_run};
 use super::warp::Lanes;
 
 /// The memory to which the addresses of an instruction point.
@@ -40,23 +41,6 @@ pub(crate) enum Base {
     Wide,
 }
 
-/// Addresses of the host that the lanes of a mask may access.
-pub(crate) struct Addresses {
-    pub(crate) of: [u64; LANES],
-    pattern: Pattern,
-}
-
-/// How the addresses of all lanes relate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pattern {
-    /// All are the same.
-    Same,
-    /// Each follows the one before without a gap.
-    Contiguous,
-    /// Any others, or some lanes do not run the instruction.
-    Any,
-}
-
 /// Returns the addresses that the lanes access, `bytes` each. Notes a fault if one of them may not.
 #[inline(always)]
 pub(crate) fn addresses(
@@ -66,7 +50,7 @@ pub(crate) fn addresses(
     context: &Context<'_>,
     bytes: u64,
     access: Access,
-) -> Option<Addresses> {
+) -> Option<[u64; LANES]> {
     let mut of = [op.extra; LANES];
     match op.base {
         Base::None => {}
@@ -84,25 +68,7 @@ pub(crate) fn addresses(
             }
         }
     }
-    let mut pattern = Pattern::Any;
-    let (mut from, mut to) = (0, 0);
-    if lanes.registers.is_whole(mask) && lanes.registers.dead == 0 {
-        let (mut apart, mut gaps) = (0, 0);
-        for (lane, address) in of.iter().enumerate() {
-            let distance = address.wrapping_sub(of[0]);
-            apart |= distance;
-            gaps |= distance ^ (lane as u64 * bytes);
-        }
-        if apart == 0 {
-            (pattern, from, to) = (Pattern::Same, of[0], of[0].saturating_add(bytes));
-        } else if gaps == 0 {
-            let len = bytes * LANES as u64;
-            (pattern, from, to) = (Pattern::Contiguous, of[0], of[0].saturating_add(len));
-        }
-    }
-    if pattern == Pattern::Any {
-        (from, to) = extent(&of, mask, bytes);
-    }
+    let (from, to) = extent(&of, mask, bytes);
     let launch = context.launch;
     let start = match op.window {
         Window::Global | Window::Generic => launch.regions.distance(from, to, access),
@@ -116,12 +82,8 @@ pub(crate) fn addresses(
     for address in &mut of {
         *address = address.wrapping_add(start);
     }
-    let is_aligned = match pattern {
-        Pattern::Any => misaligned(&of, mask, bytes).is_none(),
-        _ => of[0] & (bytes - 1) == 0,
-    };
-    if is_aligned {
-        return Some(Addresses { of, pattern });
+    if misaligned(&of, mask, bytes).is_none() {
+        return Some(of);
     }
     if let Window::Global | Window::Generic = op.window {
         // The report has the address that the kernel uses.
@@ -141,7 +103,7 @@ fn elsewhere(
     bytes: u64,
     access: Access,
     mut of: [u64; LANES],
-) -> Option<Addresses> {
+) -> Option<[u64; LANES]> {
     let ends = |address: u64| address.saturating_add(bytes);
     let fault = match op.window {
         Window::Global => global(&mut of, mask, context, bytes, access),
@@ -173,14 +135,14 @@ fn elsewhere(
         return None;
     }
     match misaligned(&of, mask, bytes) {
-        None => Some(Addresses { of, pattern: Pattern::Any }),
+        None => Some(of),
         Some(_) => misplaced(lanes, mask, bytes, &of),
     }
 }
 
 /// Notes the fault of an address that is not a multiple of the size of the access.
 #[cold]
-fn misplaced(lanes: &mut Lanes, mask: Mask, bytes: u64, of: &[u64; LANES]) -> Option<Addresses> {
+fn misplaced(lanes: &mut Lanes, mask: Mask, bytes: u64, of: &[u64; LANES]) -> Option<[u64; LANES]> {
     let lane = misaligned(of, mask, bytes)?;
     lanes.fail(lane, FaultKind::Misaligned { address: of[lane], bytes });
     None
@@ -252,71 +214,118 @@ fn generic(
 
 /// Loads `N` elements of type `T` into registers of cells `D`.
 #[inline(always)]
-fn load<T: Element, D: Cell, const N: usize>(
+fn load<L: Vectors, T: Element, D: Cell, const N: usize>(
     lanes: &mut Lanes,
     op: &Op,
     mask: Mask,
     context: &Context<'_>,
 ) -> Flow {
     let bytes = T::BYTES * N as u64;
-    let Some(Addresses { of, pattern }) = addresses(lanes, op, mask, context, bytes, Access::Read) else {
+    let rows = [op.d, op.b, op.c, op.e];
+    let cell = |element: T| D::of_u64(element.extended());
+    if mask == Mask::MAX
+        && let Some(Runs { starts, is_same }) = Runs::of(&lanes.registers, op, context, bytes, Access::Read)
+    {
+        for (half, start) in starts.into_iter().enumerate() {
+            let mut elements = [[T::of_u64(0); RUN]; N];
+            if is_same {
+                for (at, element) in elements.iter_mut().enumerate() {
+                    // SAFETY: load needs an aligned address in memory that is valid for reads.
+                    // `Runs` has checked both: the memory belongs to the launch or to the block,
+                    // and all of it is accessed by these functions alone meanwhile.
+                    *element = [unsafe { T::load(start + at as u64 * T::BYTES) }; RUN];
+                }
+            } else {
+                // SAFETY: as above, for the elements of the whole run. The level is that for which
+                // this function is compiled.
+                elements = unsafe { load_run::<L, T, N>(start) };
+            }
+            for at in 0..N {
+                let row = D::row_mut(&mut lanes.registers, rows[at]);
+                for lane in 0..RUN {
+                    row[half * RUN + lane] = cell(elements[at][lane]);
+                }
+            }
+        }
+        return Flow::Next;
+    }
+    load_each::<T, D, N>(lanes, op, mask, context)
+}
+
+/// Loads the elements of each lane on their own.
+#[inline(never)]
+fn load_each<T: Element, D: Cell, const N: usize>(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    context: &Context<'_>,
+) -> Flow {
+    let Some(of) = addresses(lanes, op, mask, context, T::BYTES * N as u64, Access::Read) else {
         return Flow::Fault;
     };
     let rows = [op.d, op.b, op.c, op.e];
     for (at, row) in rows.into_iter().take(N).enumerate() {
         let row = D::row_mut(&mut lanes.registers, row);
-        let loaded = |address: u64| {
-            // SAFETY: load needs an aligned address in memory that is valid for reads. `addresses`
-            // has checked both: the memory belongs to the launch, to the block or to the thread,
-            // and all of it is accessed by these functions alone meanwhile.
-            D::of_u64(unsafe { T::load(address + at as u64 * T::BYTES) }.extended())
-        };
-        match pattern {
-            Pattern::Same => *row = [loaded(of[0]); LANES],
-            Pattern::Contiguous => {
-                for (lane, cell) in row.iter_mut().enumerate() {
-                    *cell = loaded(of[0] + lane as u64 * bytes);
-                }
-            }
-            Pattern::Any if mask == Mask::MAX => {
-                for (cell, address) in row.iter_mut().zip(&of) {
-                    *cell = loaded(*address);
-                }
-            }
-            Pattern::Any => for_each_lane(mask, |lane| row[lane] = loaded(of[lane])),
-        }
+        for_each_lane(mask, |lane| {
+            // SAFETY: as in `load`, but `addresses` has checked, and the memory may be that of the
+            // thread.
+            let element = unsafe { T::load(of[lane] + at as u64 * T::BYTES) };
+            row[lane] = D::of_u64(element.extended());
+        });
     }
     Flow::Next
 }
 
 /// Stores `N` elements of type `T` from registers of cells `D`.
 #[inline(always)]
-fn store<T: Element, D: Cell, const N: usize>(
+fn store<L: Vectors, T: Element, D: Cell, const N: usize>(
     lanes: &mut Lanes,
     op: &Op,
     mask: Mask,
     context: &Context<'_>,
 ) -> Flow {
     let bytes = T::BYTES * N as u64;
-    let Some(Addresses { of, pattern }) = addresses(lanes, op, mask, context, bytes, Access::Write) else {
+    let rows = [op.d, op.b, op.c, op.e];
+    let element = |cell: D| T::of_u64(cell.to_u64());
+    if mask == Mask::MAX
+        && let Some(Runs { starts, is_same: false }) =
+            Runs::of(&lanes.registers, op, context, bytes, Access::Write)
+    {
+        for (half, start) in starts.into_iter().enumerate() {
+            let mut elements = [[T::of_u64(0); RUN]; N];
+            for at in 0..N {
+                let row = D::row(&lanes.registers, rows[at]);
+                for lane in 0..RUN {
+                    elements[at][lane] = element(row[half * RUN + lane]);
+                }
+            }
+            // SAFETY: as in `load`, for writes.
+            unsafe { store_run::<L, T, N>(elements, start) };
+        }
+        return Flow::Next;
+    }
+    store_each::<T, D, N>(lanes, op, mask, context)
+}
+
+/// Stores the elements of each lane on their own.
+#[inline(never)]
+fn store_each<T: Element, D: Cell, const N: usize>(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    context: &Context<'_>,
+) -> Flow {
+    let Some(of) = addresses(lanes, op, mask, context, T::BYTES * N as u64, Access::Write) else {
         return Flow::Fault;
     };
     let rows = [op.d, op.b, op.c, op.e];
     for (at, row) in rows.into_iter().take(N).enumerate() {
         let row = D::row(&lanes.registers, row);
-        let stored = |lane: usize, address: u64| {
-            let value = T::of_u64(row[lane].to_u64());
-            // SAFETY: as in `load`, for writes.
-            unsafe { value.store(address + at as u64 * T::BYTES) };
-        };
-        match pattern {
-            Pattern::Contiguous => {
-                for lane in 0..LANES {
-                    stored(lane, of[0] + lane as u64 * bytes);
-                }
-            }
-            _ => for_each_lane(mask, |lane| stored(lane, of[lane])),
-        }
+        for_each_lane(mask, |lane| {
+            let element = T::of_u64(row[lane].to_u64());
+            // SAFETY: as in `load_each`, for writes.
+            unsafe { element.store(of[lane] + at as u64 * T::BYTES) };
+        });
     }
     Flow::Next
 }
@@ -347,7 +356,7 @@ macro_rules! compiled {
                 mask: Mask,
                 context: &Context<'_>,
             ) -> Flow {
-                $body::<T, D, N>(lanes, op, mask, context)
+                $body::<runs::Plain, T, D, N>(lanes, op, mask, context)
             }
 
             #[cfg(target_arch = "x86_64")]
@@ -358,7 +367,7 @@ macro_rules! compiled {
                 mask: Mask,
                 context: &Context<'_>,
             ) -> Flow {
-                $body::<T, D, N>(lanes, op, mask, context)
+                $body::<runs::Avx2, T, D, N>(lanes, op, mask, context)
             }
 
             #[cfg(target_arch = "x86_64")]
@@ -369,7 +378,7 @@ macro_rules! compiled {
                 mask: Mask,
                 context: &Context<'_>,
             ) -> Flow {
-                $body::<T, D, N>(lanes, op, mask, context)
+                $body::<runs::Avx512, T, D, N>(lanes, op, mask, context)
             }
 
             pub(super) const fn loops<T: Element, D: Cell, const N: usize>() -> Loops {

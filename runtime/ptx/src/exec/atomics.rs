@@ -4,7 +4,7 @@
 //! receives the old value if `e` is 1. All are sequentially consistent, whatever the instruction
 //! asks for.
 
-use super::access::{Addresses, addresses};
+use super::access::addresses;
 use super::context::Context;
 use super::memory::{Access, Element};
 use super::op::{Flow, Op, Run};
@@ -57,9 +57,7 @@ words! {
 }
 
 fn run<O: Atomic>(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
-    let Some(Addresses { of: addresses, .. }) =
-        addresses(lanes, op, mask, context, O::T::BYTES, Access::Write)
-    else {
+    let Some(addresses) = addresses(lanes, op, mask, context, O::T::BYTES, Access::Write) else {
         return Flow::Fault;
     };
     let b = lanes.registers.get::<<O::T as Word>::Cell>(op.b);

@@ -24,6 +24,8 @@ const BARRIERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Block {
     id: u64,
+    /// The threads in x, y and z.
+    size: [u32; 3],
     warps: Vec<Warp>,
     shared: Aligned,
     /// The numbers of threads that have arrived at a barrier and do not wait.
@@ -48,18 +50,42 @@ impl Block {
         let warps =
             (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
         let shared = Aligned::new(launch.shared_bytes.into(), launch.code.shared_align);
-        let mut block = Block { id, warps, shared, arrived: [0; BARRIERS], checked: None };
+        let mut block =
+            Block { id, size: launch.block, warps, shared, arrived: [0; BARRIERS], checked: None };
+        block.prepare_launch(launch);
         let context = block.context(launch, None);
-        block.warps.iter_mut().for_each(|warp| warp.prepare(&context));
+        block.prepare(&context);
         block
     }
 
-    /// Starts again as another block of the same launch.
+    /// Returns whether blocks of a launch of the same kernel can use the memory of this one.
+    pub(crate) fn fits(&self, launch: &Launch<'_>) -> bool {
+        self.size == launch.block && self.shared.len_bytes() == u64::from(launch.shared_bytes)
+    }
+
+    /// Runs the ops whose results are the same in each block of a launch.
+    pub(crate) fn prepare_launch(&mut self, launch: &Launch<'_>) {
+        let context = self.context(launch, None);
+        self.warps.iter_mut().for_each(|warp| warp.prepare(&launch.code.early, &context));
+    }
+
+    /// Starts again as another block of the same launch, or of the one that it was prepared for.
     pub(crate) fn restart(&mut self, launch: &Launch<'_>, id: u64) {
         self.id = id;
         self.arrived = [0; BARRIERS];
         let threads = launch.threads();
         self.warps.iter_mut().for_each(|warp| warp.restart(launch.code, threads));
+        self.prepare(&self.context(launch, None));
+    }
+
+    /// Runs the ops whose results are the same in each thread of the block.
+    fn prepare(&mut self, context: &Context<'_>) {
+        let code = context.launch.code;
+        let Some((first, others)) = self.warps.split_first_mut() else { return };
+        first.prepare(&code.of_block, context);
+        for warp in others {
+            warp.lanes.registers.copy(&code.handed_on, &first.lanes.registers);
+        }
     }
 
     /// Prepares the checks of the block, which has just started.

@@ -3,6 +3,7 @@
 use super::effect::Effect;
 use super::matrix::Matrix;
 use super::op::{Op, Row};
+use super::registers::Kind;
 
 /// A lowered kernel.
 #[derive(Debug, Default)]
@@ -11,6 +12,10 @@ pub(crate) struct Code {
     pub(crate) ops: Vec<Op>,
     /// Ops whose results are the same in each block. A warp runs them once.
     pub(crate) early: Vec<Op>,
+    /// Ops whose results are the same in each thread of a block. Its first warp runs them once.
+    pub(crate) of_block: Vec<Op>,
+    /// The results of these that the other warps need.
+    pub(crate) handed_on: Vec<(Kind, Row)>,
     /// The line of each op.
     pub(crate) lines: Vec<Line>,
     /// The names of source files, by their numbers.

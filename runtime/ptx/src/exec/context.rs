@@ -1,5 +1,6 @@
 //! The state that all threads of a block share, and the launch that it belongs to.
 
+use super::block::Block;
 use super::checks::Checker;
 use super::code::Code;
 use super::memory::Regions;
@@ -23,6 +24,9 @@ pub(crate) struct Launch<'a> {
     pub(crate) dynamic_shared_bytes: u32,
     /// The text that the kernel has printed.
     pub(crate) printed: Mutex<String>,
+    /// A finished block, whose memory the next launch of the kernel uses. Its registers and its
+    /// shared memory keep their contents, so launches that are to be reproducible have none.
+    pub(crate) kept: Option<&'a Mutex<Option<Block>>>,
     /// Asks all threads to stop.
     pub(crate) stop: &'a AtomicBool,
 }

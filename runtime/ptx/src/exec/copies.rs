@@ -102,18 +102,18 @@ pub(crate) fn issue(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_
         left &= !same;
         let step = if len == bytes { bytes } else { 1 };
         for at in (0..len).step_by(step.max(1) as usize) {
-            lanes.registers.wide[op.e as usize] = starts.map(|start| start.wrapping_add(at));
+            *lanes.registers.wide[op.e as usize] = starts.map(|start| start.wrapping_add(at));
             let piece = Op { a: op.e, base: Base::Wide, window: Window::Global, extra: 0, ..*op };
             let Some(found) = addresses(lanes, &piece, same, context, step, Access::Read) else {
                 return Flow::Fault;
             };
             if at == 0 {
-                for_each_lane(same, |lane| from[lane] = found.of[lane]);
+                for_each_lane(same, |lane| from[lane] = found[lane]);
             }
         }
     }
     let group = lanes.copies.groups;
-    lanes.copies.issued.push(Copy { left: mask, group, from, to: to.of, read, bytes });
+    lanes.copies.issued.push(Copy { left: mask, group, from, to, read, bytes });
     Flow::Next
 }
 

@@ -63,7 +63,7 @@ impl<'a> Grid<'a> {
     /// Runs blocks until all of them have finished or are being run by other threads.
     pub(crate) fn work(&self) {
         let mut order = self.seed.map_or(Order::Fixed, Order::Seeded);
-        let mut spare = None;
+        let mut spare = self.kept();
         let checker = self.launch.checks.any().then(|| RefCell::new(Checker::new(&self.launch)));
         while let Some((mut block, is_new)) = self.take(&mut spare) {
             if is_new && let Some(checker) = &checker {
@@ -81,6 +81,9 @@ impl<'a> Grid<'a> {
                 }
             }
         }
+        if let (Some(kept), Some(block)) = (self.launch.kept, spare) {
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        }
         let mut state = self.state();
         if let Some(checker) = checker
             && state.has_ended(self.blocks)
@@ -88,6 +91,14 @@ impl<'a> Grid<'a> {
         {
             state.fault = Some(self.fault(kind));
         }
+    }
+
+    /// Returns a finished block of an earlier launch, for its memory.
+    fn kept(&self) -> Option<Block> {
+        let kept = self.launch.kept?.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut block = kept.filter(|block| block.fits(&self.launch))?;
+        block.prepare_launch(&self.launch);
+        Some(block)
     }
 
     /// Returns a fault that belongs to no thread.

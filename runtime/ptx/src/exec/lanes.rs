@@ -6,7 +6,7 @@
 
 use super::context::Context;
 use super::op::{Flow, Op, Run};
-use super::registers::{Cell, LANES, Mask, Registers, Value};
+use super::registers::{Cell, LANES, Mask, PART, Registers, Value};
 use super::warp::Lanes;
 
 /// The instructions that the processor has.
@@ -43,6 +43,17 @@ impl Level {
             }
         }
         Level::Plain
+    }
+
+    /// Returns the name of the instructions.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Level::Plain => "plain",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "AVX-512",
+        }
     }
 }
 
@@ -102,6 +113,17 @@ pub(crate) trait Test {
     fn of(a: Self::A, b: Self::A) -> bool;
 }
 
+/// Returns the cells of the values that `of` returns for the lanes of a part.
+#[inline(always)]
+fn cells<V: Value>(of: impl Fn(usize) -> V) -> [V::Cell; PART] {
+    // A loop, because the compiler does not inline all calls of `from_fn`.
+    let mut cells = [<V::Cell as Cell>::of_u64(0); PART];
+    for (lane, cell) in cells.iter_mut().enumerate() {
+        *cell = of(lane).cell();
+    }
+    cells
+}
+
 #[inline(always)]
 fn unary<O: Unary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
     let a = registers.source(op.a);
@@ -109,10 +131,10 @@ fn unary<O: Unary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
         // SAFETY: part needs registers that exist and are not borrowed: `set_parts` calls this
         // while it holds no reference to a row.
         let a = unsafe { a.part(first) };
-        std::array::from_fn(|lane| O::of(O::A::of(a[lane])))
+        cells::<O::D>(|lane| O::of(O::A::of(a[lane])))
     };
     // SAFETY: the source is a register of these.
-    unsafe { registers.set_parts(op.d, mask, part) };
+    unsafe { registers.set_parts::<O::D>(op.d, mask, part) };
     Flow::Next
 }
 
@@ -124,10 +146,10 @@ fn binary<O: Binary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
         let a = unsafe { a.part(first) };
         // SAFETY: as in `unary`.
         let b = unsafe { b.part(first) };
-        std::array::from_fn(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane])))
+        cells::<O::D>(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane])))
     };
     // SAFETY: the sources are registers of these.
-    unsafe { registers.set_parts(op.d, mask, part) };
+    unsafe { registers.set_parts::<O::D>(op.d, mask, part) };
     Flow::Next
 }
 
@@ -141,10 +163,10 @@ fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
         let b = unsafe { b.part(first) };
         // SAFETY: as in `unary`.
         let c = unsafe { c.part(first) };
-        std::array::from_fn(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])))
+        cells::<O::D>(|lane| O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])))
     };
     // SAFETY: the sources are registers of these.
-    unsafe { registers.set_parts(op.d, mask, part) };
+    unsafe { registers.set_parts::<O::D>(op.d, mask, part) };
     Flow::Next
 }
 
@@ -153,11 +175,48 @@ fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
 #[inline(always)]
 fn test<O: Test>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
     let (a, b) = (<O::A as Value>::Cell::row(registers, op.a), <O::A as Value>::Cell::row(registers, op.b));
-    let mut bits: Mask = 0;
+    let mut flags = [0; LANES];
     for lane in 0..LANES {
-        bits |= Mask::from(O::of(O::A::of(a[lane]), O::A::of(b[lane]))) << lane;
+        // Both values are written, because the compiler makes branches of a store that may not be.
+        flags[lane] = if O::of(O::A::of(a[lane]), O::A::of(b[lane])) { u8::MAX } else { 0 };
     }
-    Combination::of(op.extra).store(registers, op, mask, bits);
+    Combination::of(op.extra).store(registers, op, mask, bits_of(flags));
+    Flow::Next
+}
+
+/// Returns the lanes whose byte is not 0. The other bytes are `u8::MAX`.
+#[inline(always)]
+pub(crate) fn bits_of(flags: [u8; LANES]) -> Mask {
+    // The compiler turns comparisons into these instructions, but not into shifts of single bits.
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_movemask_epi8};
+        // SAFETY: transmute needs types of one size, of which any bits are valid.
+        let [low, high] = unsafe { std::mem::transmute::<[u8; LANES], [__m128i; 2]>(flags) };
+        // SAFETY: every x86-64 processor has SSE2.
+        let low = unsafe { _mm_movemask_epi8(low) };
+        // SAFETY: as above.
+        let high = unsafe { _mm_movemask_epi8(high) };
+        low as Mask | (high as Mask) << 16
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (0..LANES).fold(0, |bits, lane| bits | Mask::from(flags[lane] & 1) << lane)
+}
+
+/// `selp`: `d` is `a` where predicate `c` is true, else `b`. `extra` is all ones if `c` is negated.
+#[inline(always)]
+fn select<C: Cell + Value<Cell = C>>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
+    let (a, b) = (registers.source::<C>(op.a), registers.source::<C>(op.b));
+    let c = registers.predicates[op.c as usize] ^ op.extra as u32;
+    let part = |first| {
+        // SAFETY: as in `unary`.
+        let a = unsafe { a.part(first) };
+        // SAFETY: as in `unary`.
+        let b = unsafe { b.part(first) };
+        C::choose(c >> first, a, b)
+    };
+    // SAFETY: the sources are registers of these.
+    unsafe { registers.set_parts::<C>(op.d, mask, part) };
     Flow::Next
 }
 
@@ -224,18 +283,18 @@ impl Combination {
 
 /// Compiles a loop for each level.
 macro_rules! compiled {
-    ($($module:ident, $body:ident, $kind:ident;)*) => {$(
+    ($($module:ident, $body:ident, [$($kind:tt)+];)*) => {$(
         pub(crate) mod $module {
             use super::*;
 
             #[inline(always)]
-            fn plain<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+            fn plain<O: $($kind)+>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
                 $body::<O>(&mut lanes.registers, op, mask)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+            fn avx2<O: $($kind)+>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
                 $body::<O>(&mut lanes.registers, op, mask)
             }
 
@@ -243,12 +302,12 @@ macro_rules! compiled {
             #[target_feature(
                 enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
             )]
-            fn avx512<O: $kind>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+            fn avx512<O: $($kind)+>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
                 $body::<O>(&mut lanes.registers, op, mask)
             }
 
             /// Returns the loop over an instruction, compiled for each level.
-            pub(crate) const fn loops<O: $kind>() -> Loops {
+            pub(crate) const fn loops<O: $($kind)+>() -> Loops {
                 Loops {
                     plain: plain::<O>,
                     #[cfg(target_arch = "x86_64")]
@@ -262,8 +321,9 @@ macro_rules! compiled {
 }
 
 compiled! {
-    unaries, unary, Unary;
-    binaries, binary, Binary;
-    ternaries, ternary, Ternary;
-    tests, test, Test;
+    unaries, unary, [Unary];
+    binaries, binary, [Binary];
+    ternaries, ternary, [Ternary];
+    tests, test, [Test];
+    selects, select, [Cell + Value<Cell = O>];
 }

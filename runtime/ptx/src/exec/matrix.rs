@@ -246,21 +246,21 @@ fn access_elements(
     (bits, access): (u32, Access),
     values: &mut [u64; LANES],
 ) -> bool {
-    lanes.registers.wide[row as usize] = at;
+    *lanes.registers.wide[row as usize] = at;
     let op = Op { a: row, base: Base::Wide, extra: 0, ..*op };
     let Some(found) = addresses(lanes, &op, mask, context, u64::from(bits / 8), access) else {
         return false;
     };
     let bytes = u64::from(bits / 8);
     let check = |checker: &RefCell<Checker>| {
-        checker.borrow_mut().part(lanes, &op, (mask, &found.of), bytes, access, context)
+        checker.borrow_mut().part(lanes, &op, (mask, &found), bytes, access, context)
     };
     if let Some((lane, kind)) = context.checker.and_then(check) {
         lanes.fail(lane, kind);
         return false;
     }
     for_each_lane(mask, |lane| {
-        let (at, value) = (found.of[lane], &mut values[lane]);
+        let (at, value) = (found[lane], &mut values[lane]);
         match bits {
             8 => access_element::<u8>(at, access, value),
             16 => access_element::<u16>(at, access, value),

@@ -14,7 +14,7 @@
 //! of different sizes race (PTX ISA 8.2.1, "mixed-size data-race"), and so does Rust. Here they are
 //! single instructions of the processor inside functions that are called through pointers, and no
 //! compiler sees two of them together: each byte is one that was written there. An access of more
-//! than 64 bits is one of each of its elements.
+//! than 64 bits is one of each of its elements. `runs` moves such elements by vectors.
 
 use super::fault::FaultKind;
 use super::registers::{LANES, Mask};

@@ -1,15 +1,15 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`, `heap`:
-//! the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `aligned`,
+//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`,
+//! `heap`: the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `aligned`,
 //! `fault`: what may be touched, and what fails; `effect`, `checks`: what a launch may ask to be
 //! checked.
 
 pub(crate) mod access;
 mod aligned;
 pub(crate) mod atomics;
-mod block;
+pub(crate) mod block;
 pub(crate) mod checks;
 pub(crate) mod code;
 pub(crate) mod context;
@@ -25,6 +25,7 @@ pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;
 pub(crate) mod registers;
+mod runs;
 mod schedule;
 pub(crate) mod select;
 pub(crate) mod special;

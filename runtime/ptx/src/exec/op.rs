@@ -54,6 +54,11 @@ impl Guard {
         Guard(predicate << 1 | u32::from(is_negated))
     }
 
+    /// Returns whether a predicate decides.
+    pub(crate) fn reads(self, predicate: Row) -> bool {
+        self != Guard::ALWAYS && self.0 >> 1 == predicate
+    }
+
     /// Returns the lanes of `active` that run the instruction.
     #[inline(always)]
     pub(crate) fn of(self, active: Mask, predicates: &[Mask]) -> Mask {

@@ -5,6 +5,7 @@
 //! at different places of the program.
 
 use super::op::Row;
+use std::ops::{Deref, DerefMut};
 
 /// The number of lanes of a warp.
 pub(crate) const LANES: usize = 32;
@@ -22,11 +23,33 @@ pub(crate) fn for_each_lane(mask: Mask, mut each: impl FnMut(usize)) {
     }
 }
 
+/// The contents of a register in all lanes. It starts at a cache line, so that no vector of it
+/// spans two lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Cells<C>(pub(crate) [C; LANES]);
+
+impl<C> Deref for Cells<C> {
+    type Target = [C; LANES];
+
+    #[inline(always)]
+    fn deref(&self) -> &[C; LANES] {
+        &self.0
+    }
+}
+
+impl<C> DerefMut for Cells<C> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [C; LANES] {
+        &mut self.0
+    }
+}
+
 /// The registers of a warp.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registers {
-    pub(crate) narrow: Box<[[u32; LANES]]>,
-    pub(crate) wide: Box<[[u64; LANES]]>,
+    pub(crate) narrow: Box<[Cells<u32>]>,
+    pub(crate) wide: Box<[Cells<u64>]>,
     pub(crate) predicates: Box<[Mask]>,
     /// The lanes that do not exist, or have exited. Their columns may have any contents.
     pub(crate) dead: Mask,
@@ -35,10 +58,22 @@ pub(crate) struct Registers {
 impl Registers {
     pub(crate) fn new(narrow: usize, wide: usize, predicates: usize) -> Self {
         Registers {
-            narrow: vec![[0; LANES]; narrow].into(),
-            wide: vec![[0; LANES]; wide].into(),
+            narrow: vec![Cells([0; LANES]); narrow].into(),
+            wide: vec![Cells([0; LANES]); wide].into(),
             predicates: vec![0; predicates].into(),
             dead: 0,
+        }
+    }
+
+    /// Copies registers of another warp.
+    pub(crate) fn copy(&mut self, rows: &[(Kind, Row)], from: &Registers) {
+        for &(kind, row) in rows {
+            let at = row as usize;
+            match kind {
+                Kind::Narrow => self.narrow[at] = from.narrow[at],
+                Kind::Wide => self.wide[at] = from.wide[at],
+                Kind::Predicate => self.predicates[at] = from.predicates[at],
+            }
         }
     }
 
@@ -91,24 +126,29 @@ impl Registers {
         &mut self,
         at: Row,
         mask: Mask,
-        value: impl Fn(usize) -> [V; PART],
+        value: impl Fn(usize) -> [V::Cell; PART],
     ) {
         let whole = self.is_whole(mask);
         let row: *mut [V::Cell; LANES] = V::Cell::row_mut(self, at);
-        for first in (0..LANES).step_by(PART) {
-            let new = value(first).map(Value::cell);
+        let part = |first: usize| {
             // SAFETY: add needs to stay within the row: `first` is less than LANES.
             let part = unsafe { row.cast::<V::Cell>().add(first) };
-            // SAFETY: a reference needs valid memory that nothing else refers to: PART divides
-            // LANES, so the part lies within the row, and `value` has returned.
-            let part = unsafe { &mut *part.cast::<[V::Cell; PART]>() };
-            if whole {
-                *part = new;
-            } else {
-                for lane in 0..PART {
-                    let is_active = mask >> (first + lane) & 1 == 1;
-                    part[lane] = if is_active { new[lane] } else { part[lane] };
-                }
+            part.cast::<[V::Cell; PART]>()
+        };
+        // Two loops, so that the first one has no branch.
+        if whole {
+            for first in (0..LANES).step_by(PART) {
+                let new = value(first);
+                // SAFETY: write needs valid memory that nothing refers to: PART divides LANES, so
+                // the part lies within the row, and `value` has returned.
+                unsafe { part(first).write(new) };
+            }
+        } else {
+            for first in (0..LANES).step_by(PART) {
+                let new = value(first);
+                // SAFETY: a reference needs memory as above.
+                let part = unsafe { &mut *part(first) };
+                *part = V::Cell::choose(mask >> first, new, *part);
             }
         }
     }
@@ -122,7 +162,7 @@ impl Registers {
 }
 
 /// The number of lanes that one vector instruction works on.
-pub(crate) const PART: usize = 8;
+pub(crate) const PART: usize = 16;
 
 /// A register that is read a part at a time, perhaps while it is written.
 #[derive(Clone, Copy)]
@@ -145,7 +185,7 @@ impl<C: Cell> Source<C> {
 }
 
 /// The kind of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Narrow,
     Wide,
@@ -168,6 +208,9 @@ pub(crate) trait Cell: Copy {
     /// Extends with zeros, or leaves out the upper bits.
     fn of_u64(bits: u64) -> Self;
     fn to_u64(self) -> u64;
+    /// Returns `new` in the lanes of a mask and `old` in the others. The mask has the first lane of
+    /// the part as its bit 0.
+    fn choose(mask: Mask, new: [Self; PART], old: [Self; PART]) -> [Self; PART];
 }
 
 impl Cell for u32 {
@@ -175,12 +218,12 @@ impl Cell for u32 {
 
     #[inline(always)]
     fn row(registers: &Registers, at: Row) -> &[u32; LANES] {
-        &registers.narrow[at as usize]
+        &registers.narrow[at as usize].0
     }
 
     #[inline(always)]
     fn row_mut(registers: &mut Registers, at: Row) -> &mut [u32; LANES] {
-        &mut registers.narrow[at as usize]
+        &mut registers.narrow[at as usize].0
     }
 
     #[inline(always)]
@@ -192,6 +235,17 @@ impl Cell for u32 {
     fn to_u64(self) -> u64 {
         self.into()
     }
+
+    #[inline(always)]
+    fn choose(mask: Mask, new: [u32; PART], old: [u32; PART]) -> [u32; PART] {
+        // Without a branch for each lane, so that the compiler uses vectors.
+        let mut chosen = new;
+        for lane in 0..PART {
+            let keep = (mask >> lane & 1).wrapping_sub(1);
+            chosen[lane] = new[lane] & !keep | old[lane] & keep;
+        }
+        chosen
+    }
 }
 
 impl Cell for u64 {
@@ -199,12 +253,12 @@ impl Cell for u64 {
 
     #[inline(always)]
     fn row(registers: &Registers, at: Row) -> &[u64; LANES] {
-        &registers.wide[at as usize]
+        &registers.wide[at as usize].0
     }
 
     #[inline(always)]
     fn row_mut(registers: &mut Registers, at: Row) -> &mut [u64; LANES] {
-        &mut registers.wide[at as usize]
+        &mut registers.wide[at as usize].0
     }
 
     #[inline(always)]
@@ -215,6 +269,17 @@ impl Cell for u64 {
     #[inline(always)]
     fn to_u64(self) -> u64 {
         self
+    }
+
+    #[inline(always)]
+    fn choose(mask: Mask, new: [u64; PART], old: [u64; PART]) -> [u64; PART] {
+        // Without a branch for each lane, so that the compiler uses vectors.
+        let mut chosen = new;
+        for lane in 0..PART {
+            let keep = (u64::from(mask >> lane) & 1).wrapping_sub(1);
+            chosen[lane] = new[lane] & !keep | old[lane] & keep;
+        }
+        chosen
     }
 }
 

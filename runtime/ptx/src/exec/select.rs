@@ -7,19 +7,6 @@ use super::warp::Lanes;
 use crate::number::float::flush_f32;
 use crate::number::integer::{self, Integer};
 
-/// `selp`: `d` is `a` where predicate `c` is true, else `b`.
-pub(crate) fn by_predicate<C: Cell + Value<Cell = C>>(
-    lanes: &mut Lanes,
-    op: &Op,
-    mask: Mask,
-    _: &Context<'_>,
-) -> Flow {
-    let (a, b) = (lanes.registers.get::<C>(op.a), lanes.registers.get::<C>(op.b));
-    let c = lanes.registers.predicates[op.c as usize] ^ op.extra as u32;
-    lanes.registers.set::<C>(op.d, mask, |lane| if c >> lane & 1 == 1 { a[lane] } else { b[lane] });
-    Flow::Next
-}
-
 /// `slct`: `d` is `a` where `c` is not negative, else `b`. `c` is an `i32`, or an `f32` if `extra`
 /// is 1 or, with `.ftz`, 2. PTX ISA 9.7.6.4, slct: -0 counts as 0, and NaN as negative.
 pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(

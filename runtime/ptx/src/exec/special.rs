@@ -69,11 +69,44 @@ special_registers! {
     One: "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank",
 }
 
+/// The threads for which a value is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uniform {
+    /// All threads of a launch.
+    Launch,
+    /// All threads of a block.
+    Block,
+    /// The threads with one number, in all blocks.
+    Thread,
+}
+
+impl Uniform {
+    /// Returns the threads for which a value is the same that depends on both of these.
+    pub(crate) fn and(self, other: Uniform) -> Option<Uniform> {
+        match (self, other) {
+            (Uniform::Launch, uniform) | (uniform, Uniform::Launch) => Some(uniform),
+            (one, other) if one == other => Some(one),
+            _ => None,
+        }
+    }
+}
+
 impl Special {
-    /// Returns whether a thread reads the same value in each block of a launch.
-    pub(crate) fn is_same_in_all_blocks(self) -> bool {
-        let is_of_block = matches!(self, Special::CtaidX | Special::CtaidY | Special::CtaidZ);
-        !is_of_block && !matches!(self, Special::Clock | Special::ClockHigh)
+    /// Returns the threads that read the same value, or `None` if a thread may read several.
+    pub(crate) fn uniform(self) -> Option<Uniform> {
+        Some(match self {
+            Special::Clock | Special::ClockHigh => return None,
+            Special::CtaidX | Special::CtaidY | Special::CtaidZ => Uniform::Block,
+            Special::TidX | Special::TidY | Special::TidZ | Special::Laneid | Special::Warpid => {
+                Uniform::Thread
+            }
+            Special::LanemaskEq
+            | Special::LanemaskLe
+            | Special::LanemaskLt
+            | Special::LanemaskGe
+            | Special::LanemaskGt => Uniform::Thread,
+            _ => Uniform::Launch,
+        })
     }
 }
 

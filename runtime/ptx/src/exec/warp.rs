@@ -21,8 +21,8 @@ use super::code::{Code, Function};
 use super::context::Context;
 use super::copies::Copies;
 use super::fault::FaultKind;
-use super::op::Flow;
-use super::registers::{LANES, Mask, Registers, for_each_lane};
+use super::op::{Flow, Op};
+use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
 use std::cmp::Reverse;
 
 /// The number of ops after which a fragment lets another one run.
@@ -216,10 +216,10 @@ impl Warp {
         let mut registers = Registers::new(code.narrow, code.wide, code.predicates);
         registers.dead = !mask;
         for &(row, value) in &code.narrow_constants {
-            registers.narrow[row as usize] = [value; LANES];
+            registers.narrow[row as usize] = Cells([value; LANES]);
         }
         for &(row, value) in &code.wide_constants {
-            registers.wide[row as usize] = [value; LANES];
+            registers.wide[row as usize] = Cells([value; LANES]);
         }
         let local_stride = u64::from(code.local_bytes).next_multiple_of(code.local_align);
         let lanes = Lanes {
@@ -248,9 +248,9 @@ impl Warp {
         Warp { lanes, fragments, turns: 0, turn_length: LONGEST_TURN }
     }
 
-    /// Runs the ops whose results are the same in each block.
-    pub(crate) fn prepare(&mut self, context: &Context<'_>) {
-        for op in &context.launch.code.early {
+    /// Runs ops that can neither fail nor jump in all lanes.
+    pub(crate) fn prepare(&mut self, ops: &[Op], context: &Context<'_>) {
+        for op in ops {
             // SAFETY: as in `run_fragment`.
             unsafe { (op.run)(&mut self.lanes, op, Mask::MAX, context) };
         }

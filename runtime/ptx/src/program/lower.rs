@@ -5,6 +5,7 @@ use super::error::LowerError;
 use super::form::kind_of;
 use super::labels::Labels;
 use super::names::{Meaning, Names, Register};
+use super::sharing::{Fields, share_rows};
 use super::variables::{Variables, layout_of};
 use crate::exec::code::{Code, Function, Line};
 use crate::exec::control;
@@ -12,6 +13,7 @@ use crate::exec::effect::Effect;
 use crate::exec::lanes::Level;
 use crate::exec::op::{Guard, Op, Row};
 use crate::exec::registers::Kind;
+use crate::exec::special::Uniform;
 use crate::text::{self, Init, Instruction, Module, Space, Statement, Variable};
 use std::collections::{HashMap, HashSet};
 
@@ -72,6 +74,8 @@ pub(super) struct Lowering<'m> {
     /// The bytes of the frame of the last function, of which nothing needs the alignment.
     last_frame_bytes: u64,
     pub(super) early: EarlyOps,
+    /// The registers in the fields of each op, or `None` if any field may be one.
+    fields: Vec<Option<Fields>>,
     /// The ops whose `extra` is the place of an op.
     jumps: Vec<usize>,
     /// The function that is being lowered.
@@ -140,6 +144,7 @@ impl<'m> Lowering<'m> {
             dynamic_align: 16,
             last_frame_bytes: 0,
             early: EarlyOps::default(),
+            fields: Vec::new(),
             jumps: Vec::new(),
             this: This::default(),
         }
@@ -386,14 +391,38 @@ impl<'m> Lowering<'m> {
         let guard = self.this.guard.unwrap_or(Guard::ALWAYS);
         self.code.ops.push(Op { guard, ..op });
         self.code.lines.push(self.this.line);
+        self.fields.push(None);
         self.code.ops.len() - 1
     }
 
-    /// Adds an op whose result depends on its sources alone.
-    pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
+    /// Adds an op of which it is known which fields are registers.
+    pub(super) fn emit_known(&mut self, op: Op, fields: Fields) -> usize {
         let at = self.emit(op);
+        self.fields[at] = Some(fields);
+        at
+    }
+
+    /// Adds an op whose result depends on its sources alone, which are in its fields `a`, `b` and so
+    /// on.
+    pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
+        self.emit_uniform(op, result, sources, Uniform::Launch)
+    }
+
+    /// Adds an op whose result depends on its sources and on a value that is uniform.
+    pub(super) fn emit_uniform(
+        &mut self,
+        op: Op,
+        result: Kind,
+        sources: &[(Kind, Row)],
+        uniform: Uniform,
+    ) -> usize {
+        let mut fields = Fields { results: [Some(result), None, None, None, None], ..Fields::default() };
+        for (field, (kind, _)) in fields.sources[1..].iter_mut().zip(sources) {
+            *field = Some(*kind);
+        }
+        let at = self.emit_known(op, fields);
         if self.this.is_kernel && self.this.guard.is_none() {
-            self.early.note_pure(at, (result, op.d), sources);
+            self.early.note_pure(at, (result, op.d), sources, uniform);
         }
         at
     }
@@ -424,7 +453,7 @@ impl<'m> Lowering<'m> {
         for (at, reach) in reach.iter().enumerate() {
             self.code.functions[at].may_recur = reach.contains(&(at as u32));
         }
-        self.early.move_out(&mut self.code, &self.jumps);
+        let early = self.early.move_out(&mut self.code, &mut self.jumps, &mut self.fields);
         let is_deep = self.code.functions.iter().any(|function| function.may_recur);
         let frames: u64 = self.code.functions.iter().map(|function| u64::from(function.frame_bytes)).sum();
         // The memory of a thread without calls ends where its variables do, so that an access
@@ -444,6 +473,7 @@ impl<'m> Lowering<'m> {
                 _ => self.code.wide_constants.push((row, shared)),
             }
         }
+        share_rows(&mut self.code, &self.fields, &early, &self.jumps);
         Ok(self.code)
     }
 

@@ -3,8 +3,9 @@
 //! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
-//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that a warp runs once for many blocks, and
-//! `variables` holds a module's memory.
+//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that run once
+//! for many warps or blocks, `sharing` the registers that share a row, and `variables` holds a
+//! module's memory.
 
 mod comparisons;
 mod conversions;
@@ -19,6 +20,7 @@ mod labels;
 mod lower;
 mod names;
 mod operands;
+mod sharing;
 mod variables;
 
 pub use error::LowerError;

@@ -177,22 +177,22 @@ impl<'m> Lowering<'m> {
             }
             Kind::Wide => {
                 let a = self.temporary(Kind::Narrow)?;
-                let op = Op { d: a, extra: register as u64, ..Op::new(special::read) };
-                match register.is_same_in_all_blocks() {
-                    true => self.emit_pure(op, Kind::Narrow, &[]),
-                    false => self.emit(op),
-                };
+                self.emit_special(a, register);
                 let op = Op { d, a, b: 32, ..Op::new(select::extend) };
                 self.emit_pure(op, kind, &[(Kind::Narrow, a)]);
             }
-            _ if register.is_same_in_all_blocks() => {
-                self.emit_pure(Op { d, extra: register as u64, ..Op::new(special::read) }, kind, &[]);
-            }
-            _ => {
-                self.emit(Op { d, extra: register as u64, ..Op::new(special::read) });
-            }
+            _ => self.emit_special(d, register),
         }
         Ok(Some(d))
+    }
+
+    /// Adds the op that reads a special register into a narrow row.
+    fn emit_special(&mut self, d: Row, register: Special) {
+        let op = Op { d, extra: register as u64, ..Op::new(special::read) };
+        match register.uniform() {
+            Some(uniform) => self.emit_uniform(op, Kind::Narrow, &[], uniform),
+            None => self.emit(op),
+        };
     }
 
     /// Returns the row of a result. `_` gets a row that nothing reads.

@@ -187,3 +187,34 @@ pub(crate) fn texts() -> Vec<String> {
     let cases = cases().into_iter().flat_map(|case| [case.0.before, case.0.body]);
     cases.chain([trapped().body]).collect()
 }
+
+#[test]
+fn lanes_that_left_a_loop_keep_their_values_while_others_run_it() {
+    let body = "\
+add.u64 %rd1, %in, %at;
+ld.global.u64 %rd2, [%rd1];
+cvt.u32.u64 %r2, %rd2;
+add.u32 %r3, %r2, 5;
+mov.u32 %r4, 0;
+mov.u32 %r8, 0;
+LOOP:
+setp.ge.u32 %p1, %r4, %r2;
+@%p1 bra DONE;
+mul.lo.u32 %r5, %r4, 3;
+add.u32 %r6, %r5, 7;
+xor.b32 %r7, %r6, %r5;
+add.u32 %r8, %r8, %r7;
+add.u32 %r4, %r4, 1;
+bra LOOP;
+DONE:
+add.u32 %r9, %r8, %r3;
+cvt.u64.u32 %rd3, %r9;
+add.u64 %rd4, %out, %at;
+st.global.u64 [%rd4], %rd3;
+ret;";
+    let input = (0..32).map(|lane| lane * 7 % 32).collect();
+    Program { input, ..Program::new(body) }.gives(|lane| {
+        let rounds = lane * 7 % 32;
+        (0..rounds).map(|round| (3 * round + 7) ^ (3 * round)).sum::<u64>() + rounds + 5
+    });
+}

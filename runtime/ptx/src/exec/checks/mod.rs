@@ -215,7 +215,7 @@ impl Checker {
                 }
                 let access = if let Effect::Load(_) = effect { Access::Read } else { Access::Write };
                 // An access that is not allowed fails when it runs.
-                let of = addresses(lanes, op, mask, context, moved.all_bytes(), access)?.of;
+                let of = addresses(lanes, op, mask, context, moved.all_bytes(), access)?;
                 let is_acquire =
                     moved.is_strong && !matches!(effect, Effect::Store(..) | Effect::Atomic(_, false));
                 if is_acquire {

@@ -2,9 +2,9 @@
 
 use crate::exec::access::Window;
 use crate::exec::copies;
+use crate::exec::lanes::selects;
 use crate::exec::op::Op;
 use crate::exec::registers::{Kind, Literal};
-use crate::exec::select;
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
 use crate::program::lower::Lowering;
@@ -48,14 +48,8 @@ impl<'m> Lowering<'m> {
                 Ok((predicate, is_negated)) if !matches!(read, Operand::Number(_)) => {
                     let (a, d) = (self.constant(Kind::Narrow, 0)?, self.temporary(Kind::Narrow)?);
                     let extra = if is_negated { u64::from(u32::MAX) } else { 0 };
-                    self.emit(Op {
-                        d,
-                        a,
-                        b: all,
-                        c: predicate,
-                        extra,
-                        ..Op::new(select::by_predicate::<u32>)
-                    });
+                    let run = selects::loops::<u32>().at(self.level);
+                    self.emit(Op { d, a, b: all, c: predicate, extra, ..Op::new(run) });
                     d
                 }
                 _ => self.source(read, Kind::Narrow, Literal::Integer)?,

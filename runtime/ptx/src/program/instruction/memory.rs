@@ -10,6 +10,7 @@ use crate::program::error::LowerError;
 use crate::program::form::{Opcode, kind_of, literal_of};
 use crate::program::lower::Lowering;
 use crate::program::names::{Meaning, Register};
+use crate::program::sharing::Fields;
 use crate::text::Operand;
 
 impl<'m> Lowering<'m> {
@@ -146,7 +147,8 @@ impl<'m> Lowering<'m> {
         {
             self.emit_pure(op, kind, &[]);
         } else {
-            self.emit(op);
+            let results = fields_of_elements(kind, elements.len());
+            self.emit_known(op, Fields { results, sources: field_of_address(&address) });
         }
         Ok(())
     }
@@ -167,7 +169,10 @@ impl<'m> Lowering<'m> {
         }
         self.this.line.effect = Effect::Store(moved(op, elements.len()), is_wide);
         let run = loops.at(self.level);
-        self.emit(Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address });
+        let mut sources = fields_of_elements(kind, elements.len());
+        sources[1] = field_of_address(&address)[1];
+        let op = Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address };
+        self.emit_known(op, Fields { sources, ..Fields::default() });
         Ok(())
     }
 
@@ -242,4 +247,20 @@ impl<'m> Lowering<'m> {
         self.emit(Op { d, a, window, ..Op::new(access::is_in_window) });
         Ok(())
     }
+}
+
+/// Returns the fields of the elements that an op loads or stores, of which there are `n`.
+fn fields_of_elements(kind: Kind, n: usize) -> [Option<Kind>; 5] {
+    let is = |at: usize| (at < n).then_some(kind);
+    [is(0), None, is(1), is(2), is(3)]
+}
+
+/// Returns the field of the address of an op.
+fn field_of_address(op: &Op) -> [Option<Kind>; 5] {
+    let kind = match op.base {
+        Base::None => None,
+        Base::Narrow => Some(Kind::Narrow),
+        Base::Wide => Some(Kind::Wide),
+    };
+    [None, kind, None, None, None]
 }

@@ -1,6 +1,6 @@
 //! Instructions that compute or use a predicate.
 
-use crate::exec::lanes::{Bool, Combination};
+use crate::exec::lanes::{Bool, Combination, selects};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::Kind;
 use crate::exec::select;
@@ -81,7 +81,7 @@ impl<'m> Lowering<'m> {
         };
         let (a, b) = (self.constant(kind, yes)?, self.constant(kind, 0)?);
         let d = self.result(self.operand(operands, 0)?, kind)?;
-        self.emit(Op { d, a, b, c: predicate, ..Op::new(select::by_predicate::<u32>) });
+        self.emit(Op { d, a, b, c: predicate, ..Op::new(selects::loops::<u32>().at(self.level)) });
         Ok(())
     }
 
@@ -112,11 +112,8 @@ impl<'m> Lowering<'m> {
         let (c, is_negated) = self.predicate(self.operand(operands, 3)?)?;
         let d = self.result(self.operand(operands, 0)?, kind)?;
         let extra = if is_negated { u64::from(u32::MAX) } else { 0 };
-        let run: Run = match kind {
-            Kind::Wide => select::by_predicate::<u64>,
-            _ => select::by_predicate::<u32>,
-        };
-        let op = Op { d, a, b, c, extra, ..Op::new(run) };
+        let loops = if kind == Kind::Wide { selects::loops::<u64>() } else { selects::loops::<u32>() };
+        let op = Op { d, a, b, c, extra, ..Op::new(loops.at(self.level)) };
         self.emit_pure(op, kind, &[(kind, a), (kind, b), (Kind::Predicate, c)]);
         Ok(())
     }
