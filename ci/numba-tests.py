@@ -1,4 +1,4 @@
-"""Runs test modules of numba-cuda in parallel, without the tests in ci/numba-expected. See ci/numba."""
+"""Runs test modules of numba-cuda in parallel, without the tests in ci/numba-expected."""
 
 import faulthandler
 import importlib.metadata

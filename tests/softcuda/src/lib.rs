@@ -93,8 +93,9 @@
 //! A synchronous fill of memory that the host can read, page-locked or managed, has ended when the
 //! call returns (CUDA driver API, "API synchronization behavior").
 //!
-//! Arrays, textures, virtual memory and IPC are missing, and so are their symbols. `cuProfilerStart`
-//! and `cuProfilerStop` do nothing, because no tool is attached. `cuGetExportTable` finds no table.
+//! Arrays, textures, virtual memory and IPC are missing, and so are their symbols.
+//! `cuProfilerStart` and `cuProfilerStop` do nothing, because no tool is attached.
+//! `cuGetExportTable` finds no table.
 //! `cuGetProcAddress` knows in which CUDA version the entry points with a suffix appeared; the
 //! others count as old as the oldest version.
 //!

@@ -1,7 +1,7 @@
 //! Libraries (`CUlibrary`) and their kernels (`CUkernel`), which belong to no context.
 //!
-//! A library is loaded into a context on first use there, as CUDA does with `CUDA_MODULE_LOADING` set
-//! to `LAZY`: from then on, the context has a module of it.
+//! A library is loaded into a context on first use there, as CUDA does with `CUDA_MODULE_LOADING`
+//! set to `LAZY`: from then on, the context has a module of it.
 
 use crate::abi::{CUfunction, CUkernel, CUlibrary, CUmodule};
 use crate::context;

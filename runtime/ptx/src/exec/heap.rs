@@ -1,5 +1,5 @@
-//! `malloc` and `free` of kernels (CUDA C++ Programming Guide, "Dynamic Global Memory Allocation and
-//! Operations"). The [`AddressSpace`](super::memory::AddressSpace) of the launch has the heap.
+//! `malloc` and `free` of kernels. The [`AddressSpace`](super::memory::AddressSpace) of the launch
+//! has the heap. CUDA C++ Programming Guide, "Dynamic Global Memory Allocation and Operations".
 //!
 //! Of an op, `a` is the offset of the argument in the frame, and `d` that of the result or
 //! `u32::MAX`.
