@@ -230,6 +230,7 @@ impl Kernel {
         };
         let launch = Shared {
             code: &self.code,
+            text: &self.module.0.text,
             grid: config.grid,
             block: config.block,
             params: &words,
