@@ -297,6 +297,7 @@ impl Kernel {
         let is_single = config.seed.is_some() || config.checks.any();
         let launch = Shared {
             code: &self.code,
+            text: &self.module.0.text,
             grid: config.grid,
             block: config.block,
             params: &words,

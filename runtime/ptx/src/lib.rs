@@ -42,6 +42,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Checks
+//! Bounds, alignment, masks of lanes and deadlocks are always checked. A launch may also ask for
+//! [`Checks`]: of races, of undefined bytes and of barriers. It runs on one thread of the host then.
+//!
 //! # Modules
 //! In this order they explain each other:
 //! * `text`: the parser, from a PTX text to statements;

@@ -1,5 +1,5 @@
 //! Random programs without races: each gives the result of a reference, in every order of warps and
-//! on several threads of the host.
+//! on several threads of the host, and passes all checks.
 //!
 //! `program` draws a program, `text` writes it as PTX, and `reference` runs it thread by thread.
 //! The programs branch, loop and call on values that differ between lanes, exchange values through
@@ -14,7 +14,7 @@ mod text;
 
 use program::{COUNTERS, Program, VALUES};
 use proptest::prelude::*;
-use warpline_ptx::{Config, Memory, Module, Region};
+use warpline_ptx::{Checks, Config, Memory, Module, Region};
 
 /// The contents of memory after a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,10 @@ proptest! {
         let expected = reference::run(&program);
         let config = Config::linear(program.blocks, program.threads);
         let seeded = seeds.iter().map(|seed| Config { seed: Some(*seed), ..config });
-        for config in [config, Config { threads: 3, ..config }].into_iter().chain(seeded) {
+        let checked = Config { checks: Checks::ALL, ..config };
+        let checked = [checked, Config { seed: Some(seeds[0]), ..checked }];
+        let unseeded = [config, Config { threads: 3, ..config }];
+        for config in unseeded.into_iter().chain(seeded).chain(checked) {
             let found = run(&program, &text, &config);
             prop_assert!(found == expected, "{config:?}\n{found:?}\n{expected:?}\n{text}");
         }

@@ -172,7 +172,7 @@ impl Block {
                 if checker.checks().sync && expected.is_none() {
                     self.of_all_threads(context, id as u32)?;
                 }
-                checker.opens(&self.warps, id as u32);
+                checker.opens(&self.warps, id as u32, expected.is_none());
             }
             vote::finish_barrier(&mut self.warps, id as u32, context.launch.code);
         }

@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug)]
 pub(crate) struct Launch<'a> {
     pub(crate) code: &'a Code,
+    /// The text of the module.
+    pub(crate) text: &'a str,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     /// The arguments, as the kernel's parameters lie in memory.

@@ -81,23 +81,31 @@ pub(crate) fn fence(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
     Flow::Next
 }
 
-/// `bar.sync`: at the barrier `a`, with `b` threads if `extra` is 1.
-pub(crate) fn barrier(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    lanes.barrier = barrier_of(lanes, op, mask);
+/// `bar.sync`: at the barrier `a`, with `b` threads if `extra` has bit 0.
+pub(crate) fn barrier(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
     Flow::WaitAtBarrier
 }
 
 /// `bar.arrive`
 pub(crate) fn arrive(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let id = barrier_of(lanes, op, mask).id;
-    lanes.arrivals.push((id, lanes.arrivals_of(mask)));
+    let mut left = mask;
+    while left != 0 {
+        let (Barrier { id, .. }, same) = barrier_of(lanes, op, left);
+        lanes.arrivals.push((id, lanes.arrivals_of(same)));
+        left &= !same;
+    }
     Flow::Next
 }
 
-/// Returns the barrier of an op. All lanes name the same one. PTX ISA 9.7.13.1, bar.
-pub(crate) fn barrier_of(lanes: &Lanes, op: &Op, mask: Mask) -> Barrier {
-    let lane = mask.trailing_zeros() as usize;
-    let id = lanes.registers.narrow[op.a as usize][lane];
-    let threads = (op.extra == 1).then(|| lanes.registers.narrow[op.b as usize][lane]);
-    Barrier { id, threads }
+/// Returns the barrier that the first lane of a mask names, and the lanes that name the same one.
+/// Without `.aligned`, the lanes of a warp may name several. PTX ISA 9.7.13.1, bar.
+pub(crate) fn barrier_of(lanes: &Lanes, op: &Op, mask: Mask) -> (Barrier, Mask) {
+    let of = |lane: usize| Barrier {
+        id: lanes.registers.narrow[op.a as usize][lane],
+        threads: (op.extra & 1 == 1).then(|| lanes.registers.narrow[op.b as usize][lane]),
+    };
+    let first = of(mask.trailing_zeros() as usize);
+    let mut same = 0;
+    for_each_lane(mask, |lane| same |= Mask::from(of(lane) == first) << lane);
+    (first, same)
 }

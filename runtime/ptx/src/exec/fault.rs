@@ -270,12 +270,15 @@ impl fmt::Display for FaultKind {
                 let (name, len) = (&region.name, region.len_bytes);
                 write!(
                     f,
-                    "no thread has written element {element} of {name}, which is declared as overwritten:                      {bytes} of its {len} bytes are missing; write all of it, or declare {name} as read and                      written"
+                    "no thread has written element {element} of {name}, which is declared as overwritten: \
+                     {bytes} of its {len} bytes are missing; write all of it, or declare {name} as read and \
+                     written"
                 )
             }
             FaultKind::ExitedBeforeBarrier { waited, exited, thread } => write!(
                 f,
-                "the barrier opened for {waited} threads of the block, and {exited} had exited without reaching                  it, among them thread {thread:?}; let all threads reach the barrier before they return"
+                "the barrier opened for {waited} threads of the block, and {exited} had exited without reaching \
+                 it, among them thread {thread:?}; let all threads reach the barrier before they return"
             ),
             FaultKind::DivergentBarrier { thread, ptx_line, source } => {
                 write!(
@@ -290,7 +293,8 @@ impl fmt::Display for FaultKind {
             }
             FaultKind::ShuffleFromExited { lane } => write!(
                 f,
-                "its shuffle asks for the value of lane {lane}, which has exited, so the value is undefined;                  keep the lane running, or shuffle among fewer lanes"
+                "its shuffle asks for the value of lane {lane}, which has exited, so the value is undefined; \
+                 keep the lane running, or shuffle among fewer lanes"
             ),
             FaultKind::Stopped => write!(f, "the launch was stopped"),
         }

@@ -5,7 +5,6 @@
 //! non-exited threads corresponding to membermask have executed" the instruction.
 
 use super::context::Context;
-use super::control::barrier_of;
 use super::fault::FaultKind;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
@@ -277,9 +276,7 @@ pub(crate) fn barrier_extra(reduction: BarrierReduction, has_threads: bool, is_n
 
 /// `bar.red`: like [`barrier`](super::control::barrier), with predicate `c` and the result in `d`,
 /// a predicate or for a count a narrow row.
-pub(crate) fn barrier_reduce(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    let simple = Op { extra: op.extra & 1, ..*op };
-    lanes.barrier = barrier_of(lanes, &simple, mask);
+pub(crate) fn barrier_reduce(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
     Flow::WaitAtBarrier
 }
 

@@ -19,6 +19,7 @@
 use super::aligned::Aligned;
 use super::code::{Code, Function};
 use super::context::Context;
+use super::control::barrier_of;
 use super::copies::Copies;
 use super::fault::FaultKind;
 use super::op::{Flow, Op};
@@ -48,8 +49,6 @@ pub(crate) struct Lanes {
     pub(crate) frame: u64,
     /// The place of each lane that [`Flow::JumpEach`] and [`Flow::CallEach`] go to.
     pub(crate) targets: [u32; LANES],
-    /// The barrier that [`Flow::WaitAtBarrier`] waits for.
-    pub(crate) barrier: Barrier,
     /// The lanes that [`Flow::WaitForLanes`] waits for.
     pub(crate) needed: Mask,
     /// The lanes that wait. Others have run the instruction.
@@ -236,7 +235,6 @@ impl Warp {
             local_stride,
             frame: 0,
             targets: [0; LANES],
-            barrier: Barrier::default(),
             needed: 0,
             waits: 0,
             fault: None,
@@ -444,7 +442,7 @@ impl Warp {
                 self.fragments.swap_remove(part);
                 return None;
             }
-            Flow::WaitAtBarrier => self.fragments[part].wait = Wait::At(self.lanes.barrier),
+            Flow::WaitAtBarrier => self.wait_at_barriers(part, &code.ops[place as usize]),
             Flow::WaitForLanes => {
                 self.fragments[part].wait = Wait::For(self.lanes.needed);
                 // The lanes that it needs may wait here already, if it came from behind.
@@ -453,6 +451,19 @@ impl Warp {
             Flow::Fault => return Some(place),
         }
         None
+    }
+
+    /// Lets a fragment wait at the barriers that its lanes name.
+    fn wait_at_barriers(&mut self, at: usize, op: &Op) {
+        let mut part = at;
+        loop {
+            let mask = self.fragments[part].mask;
+            let (barrier, same) = barrier_of(&self.lanes, op, mask);
+            let others = if same == mask { None } else { Some(self.split(part, mask & !same)) };
+            self.fragments[part].wait = Wait::At(barrier);
+            let Some(others) = others else { return };
+            part = others;
+        }
     }
 
     /// Splits a fragment by the targets of its lanes.

@@ -2,7 +2,7 @@
 
 use super::super::memory::{Region, Regions};
 use super::report::Place;
-use super::shadow::{Bits, Word};
+use super::shadow::{Bits, Words};
 
 /// The bytes of an area of memory that no region declares.
 const CHUNK: u64 = 1 << 16;
@@ -14,7 +14,7 @@ pub(super) struct Area {
     pub(super) start: u64,
     pub(super) end: u64,
     /// What is known of each word. Empty if no access can race.
-    pub(super) words: Vec<Word>,
+    pub(super) words: Words,
     /// The bytes that are defined, unless all are.
     pub(super) defined: Option<Bits>,
 }
@@ -47,8 +47,8 @@ impl Areas {
             }
             let members = &sorted[first..after];
             let words = match races && members.iter().any(|region| region.is_writable) {
-                true => vec![Word::default(); (end - start).div_ceil(4) as usize],
-                false => Vec::new(),
+                true => Words::new((end - start).div_ceil(4) as usize),
+                false => Words::default(),
             };
             let defined = (init && members.iter().any(|region| region.is_undefined)).then(|| {
                 let mut bits = Bits::new(end - start);
@@ -86,7 +86,7 @@ impl Areas {
         let chunk = address / CHUNK * CHUNK;
         let start = if at > 0 { chunk.max(self.areas[at - 1].end.next_multiple_of(16)) } else { chunk };
         let end = (chunk + CHUNK).min(self.areas.get(at).map_or(u64::MAX, |area| area.start));
-        let words = vec![Word::default(); (end - start).div_ceil(4) as usize];
+        let words = Words::new((end - start).div_ceil(4) as usize);
         self.areas.insert(at, Area { start, end, words, defined: None });
         Some(at)
     }

@@ -13,7 +13,9 @@
 //! * Two writes do not race if the later one changes nothing.
 //! * Lanes that write other values to the same bytes by one instruction race.
 //!
-//! Memory that a launch may only read is not watched.
+//! Memory that a launch may only read is not watched. A compiler may move a load in front of a
+//! branch, and drop the value in threads whose source does not load it. So a load is reported, here
+//! and below, only if each path from it uses the value (`program::speculation`).
 //!
 //! # Undefined bytes
 //! Shared and local memory is undefined when a block starts, and an operand with
@@ -46,10 +48,13 @@ use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::warp::{Lanes, Warp};
 use crate::checks::Checks;
+use crate::program::may_be_unused;
 use areas::Areas;
 use order::{BlockClocks, Clocks, Thread};
 use report::{Earlier, Place, Race, Relation};
-use shadow::{Bits, Record, Word};
+use shadow::{Bits, Record, Words};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// The state of the checks of a launch.
 #[derive(Debug)]
@@ -61,6 +66,25 @@ pub(crate) struct Checker {
     block: Option<Box<BlockState>>,
     /// The place of the op that runs.
     place: u32,
+    loads: Loads,
+}
+
+/// The loads that were looked at because they might be reported.
+#[derive(Debug, Default)]
+struct Loads {
+    /// For each line, whether the value of its load may stay unused.
+    may_be_unused: RefCell<HashMap<u32, bool>>,
+}
+
+impl Loads {
+    /// Returns whether a thread may have run a load whose value it does not need.
+    #[cold]
+    fn may_be_unused(&self, place: Option<u32>, launch: &Launch<'_>) -> bool {
+        let Some(place) = place else { return true };
+        let line = launch.code.lines[place as usize].ptx;
+        let mut known = self.may_be_unused.borrow_mut();
+        *known.entry(line).or_insert_with(|| may_be_unused(launch.text, line))
+    }
 }
 
 /// The state of the checks of a block.
@@ -68,7 +92,7 @@ pub(crate) struct Checker {
 pub(crate) struct BlockState {
     clocks: BlockClocks,
     /// What is known of each word of shared memory. Records of earlier blocks are left over.
-    shared: Vec<Word>,
+    shared: Words,
     shared_defined: Bits,
     /// The bytes of local memory of each warp that are defined.
     local_defined: Vec<Bits>,
@@ -89,7 +113,7 @@ impl Checker {
     pub(crate) fn new(launch: &Launch<'_>) -> Self {
         let checks = launch.checks;
         let areas = Areas::new(&launch.regions, checks.races, checks.init);
-        Checker { checks, clocks: Clocks::new(), areas, block: None, place: 0 }
+        Checker { checks, clocks: Clocks::new(), areas, block: None, place: 0, loads: Loads::default() }
     }
 
     pub(crate) fn checks(&self) -> Checks {
@@ -118,7 +142,7 @@ impl Checker {
         let local = u64::from(launch.code.local_bytes).next_multiple_of(16) * LANES as u64;
         Box::new(BlockState {
             clocks,
-            shared: vec![Word::default(); words],
+            shared: Words::new(words),
             shared_defined: Bits::new(if init { shared } else { 0 }),
             local_defined: vec![Bits::new(local); warps],
         })
@@ -140,9 +164,9 @@ impl Checker {
     }
 
     /// A barrier of the running block opens.
-    pub(crate) fn opens(&mut self, warps: &[Warp], barrier: u32) {
+    pub(crate) fn opens(&mut self, warps: &[Warp], barrier: u32, is_of_all: bool) {
         if let Some(block) = self.block.as_deref_mut() {
-            self.clocks.open(&mut block.clocks, warps, barrier);
+            self.clocks.open(&mut block.clocks, warps, barrier, is_of_all);
         }
     }
 
@@ -308,14 +332,14 @@ impl Checker {
                 let defined = self.checks.init.then_some(&mut block.shared_defined);
                 let memory =
                     Known { start: now.context.shared, words: &mut block.shared, defined, is_own: true };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks);
+                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
                 failure.map(|failure| describe(failure, now, mask, |address| shared_place(now, address)))
             }
             Target::Local => {
                 let start = now.lanes.local_of(0);
                 let defined = block.local_defined.get_mut(now.warp);
-                let memory = Known { start, words: &mut [], defined, is_own: true };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks);
+                let memory = Known { start, words: &mut Words::default(), defined, is_own: true };
+                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
                 let place =
                     |address: u64| Place::Local { offset: (address - start) % now.lanes.local_stride };
                 failure.map(|failure| describe(failure, now, mask, place))
@@ -324,7 +348,7 @@ impl Checker {
                 let area = self.areas.of(lowest)?;
                 let defined = area.defined.as_mut();
                 let memory = Known { start: area.start, words: &mut area.words, defined, is_own: false };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks);
+                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
                 failure.map(|failure| describe(failure, now, mask, |address| self.areas.place(address)))
             }
         }
@@ -382,7 +406,7 @@ struct Now<'a, 'b> {
 struct Known<'a> {
     start: u64,
     /// Empty if races in it are not looked for.
-    words: &'a mut [Word],
+    words: &'a mut Words,
     /// The bytes that are defined, unless all are.
     defined: Option<&'a mut Bits>,
     /// True if it is shared or local memory: no other block has it.
@@ -408,21 +432,26 @@ impl Known<'_> {
         mask: Mask,
         clocks: &Clocks,
         of: &BlockClocks,
+        loads: &Loads,
     ) -> Option<(usize, u64, Problem)> {
-        self.undefined(now, mask).or_else(|| self.race(now, mask, clocks, of))
+        self.undefined(now, mask, loads).or_else(|| self.race(now, mask, clocks, of, loads))
     }
 
-    fn undefined(&mut self, now: &Now<'_, '_>, mask: Mask) -> Option<(usize, u64, Problem)> {
+    fn undefined(&mut self, now: &Now<'_, '_>, mask: Mask, loads: &Loads) -> Option<(usize, u64, Problem)> {
         let defined = self.defined.as_deref_mut()?;
         let bytes = now.moved.all_bytes();
         let reads = !matches!(now.effect, Effect::Store(..) | Effect::Part(_));
         let writes = !matches!(now.effect, Effect::Load(_));
         let mut found = None;
+        if !reads && now.is_contiguous(mask) {
+            defined.set_all(now.of[0] - self.start, now.of[0] - self.start + LANES as u64 * bytes);
+            return None;
+        }
         for_each_lane(mask, |lane| {
             let at = now.of[lane] - self.start;
             if reads && found.is_none() && defined.of(at, bytes) == 0 {
                 let is_alone = self.is_own && bytes < 4 && defined.of(at / 8 * 8, 8) != 0;
-                if !is_alone {
+                if !is_alone && !now.may_be_unused(loads) {
                     found = Some((lane, now.of[lane], Problem::Undefined));
                 }
             }
@@ -439,6 +468,7 @@ impl Known<'_> {
         mask: Mask,
         clocks: &Clocks,
         of: &BlockClocks,
+        loads: &Loads,
     ) -> Option<(usize, u64, Problem)> {
         if self.words.is_empty() {
             return None;
@@ -467,12 +497,19 @@ impl Known<'_> {
                 let is_certain = if is_own_block { then < floor } else { is_own };
                 is_certain || clocks.is_before(a, then, of, now.warp, lane)
             };
-            for (number, word) in self.words[at..at + len].iter_mut().enumerate() {
+            for number in 0..len {
                 let place = || (address / 4 + number as u64) * 4 + u64::from(by.bytes().trailing_zeros());
                 let race = if is_load {
-                    word.read(by, is_before).map(|earlier| (earlier, true))
+                    let write =
+                        self.words.read(at + number, by, is_before).filter(|_| !now.may_be_unused(loads));
+                    write.map(|earlier| (earlier, true))
                 } else {
-                    word.write(by, is_before, |earlier| now.is_silent(mask, lane, earlier, by, number))
+                    let is_harmless = |read: Record| {
+                        is_before(read)
+                            || !read.is_strong() && loads.may_be_unused(read.place(), now.context.launch)
+                    };
+                    let is_silent = |earlier| now.is_silent(mask, lane, earlier, by, number);
+                    self.words.write(at + number, by, is_before, is_silent, is_harmless)
                 };
                 if let Some((earlier, is_write)) = race {
                     return Some((lane, place(), Problem::Race { earlier, is_write }));
@@ -484,6 +521,20 @@ impl Known<'_> {
 }
 
 impl Now<'_, '_> {
+    /// Returns whether all lanes take part, each right behind the one before.
+    fn is_contiguous(&self, mask: Mask) -> bool {
+        let bytes = self.moved.all_bytes();
+        let is_next = |(lane, at): (usize, &u64)| *at == self.of[0].wrapping_add(lane as u64 * bytes);
+        mask == Mask::MAX && self.of.iter().enumerate().all(is_next)
+    }
+
+    /// Returns whether this is a load whose value may stay unused.
+    #[cold]
+    fn may_be_unused(&self, loads: &Loads) -> bool {
+        let is_weak_load = matches!(self.effect, Effect::Load(_)) && !self.moved.is_strong;
+        is_weak_load && loads.may_be_unused(Some(self.place), self.context.launch)
+    }
+
     /// Returns whether a store of a lane leaves a word as an earlier write left it.
     #[cold]
     fn is_silent(&self, mask: Mask, lane: usize, earlier: Record, by: Record, word: usize) -> bool {

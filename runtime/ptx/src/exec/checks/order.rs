@@ -25,7 +25,8 @@
 //!    from which barriers lead to b. Then b itself reads so or meets others after T. That the read
 //!    finds what was written behind the fence is not asked for.
 //!
-//! A thread that has exited counts as one that met others at each later meeting.
+//! A thread that has exited counts as one that met others at each later barrier of all threads, and
+//! at each later meeting of lanes that names it.
 
 use super::super::effect::Scope;
 use super::super::registers::{LANES, Mask, for_each_lane};
@@ -212,14 +213,16 @@ impl Clocks {
         *read = (*read).max(acquired);
     }
 
-    /// A barrier opens for the lanes that wait at it.
-    pub(super) fn open(&mut self, of: &mut BlockClocks, warps: &[Warp], barrier: u32) {
+    /// A barrier opens for the lanes that wait at it. `is_of_all` tells whether it waited for all
+    /// threads that have not exited.
+    pub(super) fn open(&mut self, of: &mut BlockClocks, warps: &[Warp], barrier: u32, is_of_all: bool) {
         let time = self.tick();
         let none = || (vec![0; warps.len()].into(), 0);
         let (mut known, mut acquired) = of.arrived.remove(&barrier).unwrap_or_else(none);
         let mut all_wait = true;
         for (at, (warp, clock)) in warps.iter().zip(&mut of.warps).enumerate() {
-            let (mut waits, exited) = (0, warp.lanes.registers.dead);
+            let mut waits = 0;
+            let exited = if is_of_all { warp.lanes.registers.dead } else { 0 };
             warp.for_each_waiting(|other, mask, _| waits |= if other.id == barrier { mask } else { 0 });
             all_wait &= waits | exited == Mask::MAX;
             set(&mut clock.met, waits | exited, time);

@@ -76,64 +76,80 @@ impl Record {
     }
 }
 
-/// What is known of a word of 4 bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Word {
+/// What is known of each word of a piece of memory.
+#[derive(Debug, Default)]
+pub(super) struct Words {
     /// The last write.
-    write: Record,
-    /// The last read since.
-    read: Record,
-    /// A read since by another thread, of another warp if there was one.
-    other_read: Record,
+    writes: Vec<Record>,
+    /// Two reads since: the last one, and one of another thread, of another warp if there was one.
+    /// Nothing looks at them before the first read, so memory that is only written needs no pages
+    /// for them.
+    reads: Vec<[Record; 2]>,
+    has_reads: bool,
 }
 
-impl Word {
-    /// Returns the write that a read races with, if there is one, and notes the read.
-    #[inline(always)]
-    pub(super) fn read(&mut self, by: Record, is_before: impl Fn(Record) -> bool) -> Option<Record> {
-        if self.write.may_race(by) && !is_before(self.write) {
-            return Some(self.write);
-        }
-        self.note_read(by);
-        None
+impl Words {
+    pub(super) fn new(len: usize) -> Self {
+        let (writes, reads) = (vec![Record::default(); len], vec![[Record::default(); 2]; len]);
+        Words { writes, reads, has_reads: false }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// Returns the write that a read races with, if there is one, and notes the read.
     #[inline(always)]
-    pub(super) fn note_read(&mut self, by: Record) {
-        let last = self.read;
+    pub(super) fn read(
+        &mut self,
+        at: usize,
+        by: Record,
+        is_before: impl Fn(Record) -> bool,
+    ) -> Option<Record> {
+        let write = self.writes[at];
+        if write.may_race(by) && !is_before(write) {
+            return Some(write);
+        }
+        self.has_reads = true;
+        let [last, other] = &mut self.reads[at];
         if last.is_of_thread(by) {
             // Reads of one thread at one time count as one.
             let bytes = if last.time == by.time { last.bytes() } else { 0 };
-            self.read = Record { rest: by.rest | bytes, ..by };
-            return;
+            *last = Record { rest: by.rest | bytes, ..by };
+            return None;
         }
-        if last.bytes() != 0 && (self.other_read.bytes() == 0 || !last.is_of_warp(by)) {
-            self.other_read = last;
+        if last.bytes() != 0 && (other.bytes() == 0 || !last.is_of_warp(by)) {
+            *other = *last;
         }
-        self.read = by;
+        *last = by;
+        None
     }
 
     /// Returns an access that a write races with, if there is one, and notes the write.
-    /// `is_silent` returns whether a write leaves the word as the earlier one left it.
+    /// `is_silent` returns whether a write leaves the word as the earlier one left it, and
+    /// `is_harmless` whether a read does not race.
     #[inline(always)]
     pub(super) fn write(
         &mut self,
+        at: usize,
         by: Record,
         is_before: impl Fn(Record) -> bool,
         is_silent: impl Fn(Record) -> bool,
+        is_harmless: impl Fn(Record) -> bool,
     ) -> Option<(Record, bool)> {
-        if self.write.may_race(by) && !is_before(self.write) && !is_silent(self.write) {
-            return Some((self.write, true));
+        let write = &mut self.writes[at];
+        if write.may_race(by) && !is_before(*write) && !is_silent(*write) {
+            return Some((*write, true));
         }
-        for read in [self.read, self.other_read] {
-            if read.may_race(by) && !is_before(read) {
-                return Some((read, false));
+        if self.has_reads {
+            for read in &mut self.reads[at] {
+                if read.may_race(by) && !is_harmless(*read) {
+                    return Some((*read, false));
+                }
+                read.rest &= !by.bytes();
             }
         }
-        self.write = by;
-        let bytes = by.bytes();
-        self.read.rest &= !bytes;
-        self.other_read.rest &= !bytes;
+        *write = by;
         None
     }
 }
@@ -166,7 +182,12 @@ impl Bits {
 
     /// Sets any bits.
     pub(super) fn set_all(&mut self, from: u64, to: u64) {
-        (from..to).for_each(|at| self.set(at, 1));
+        let mut at = from;
+        while at < to {
+            let end = (at / 64 * 64 + 64).min(to);
+            self.0[at as usize / 64] |= u64::MAX >> (64 - (end - at)) << (at % 64);
+            at = end;
+        }
     }
 
     /// Returns the first bit that is not set, and the number of such bits.

@@ -1,0 +1,219 @@
+//! Finds loads whose value may stay unused.
+//!
+//! A compiler may move a load from shared memory in front of a branch, and drop the value in the
+//! threads that did not load it in the source: by a later `selp`, or by no use at all. Such a load
+//! may race in the PTX although the source does not. So the checks report a load only if each path
+//! from it uses the value.
+
+use super::form::Opcode;
+use crate::text::{self, Function, Instruction, Operand, Statement};
+use std::collections::{HashMap, HashSet};
+
+/// The number of instructions after which a search gives up.
+const MOST_STEPS: usize = 20_000;
+
+/// Returns whether a thread may run the load at a line of a text without a use of the value. A line
+/// without a load counts as one where it may.
+pub(crate) fn may_be_unused(text: &str, line: u32) -> bool {
+    let Ok(module) = text::parse(text) else { return true };
+    let is_load = |statement: &Statement<'_>| matches!(statement, Statement::Instruction(it) if it.line == line && it.opcode.starts_with("ld"));
+    let mut found = false;
+    for function in &module.functions {
+        for (at, _) in function.body.iter().flatten().enumerate().filter(|(_, statement)| is_load(statement))
+        {
+            found = true;
+            if !is_used_on_each_path(function, at) {
+                return true;
+            }
+        }
+    }
+    !found
+}
+
+fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
+    let body = function.body.as_deref().unwrap_or_default();
+    let mut labels = HashMap::new();
+    for (at, statement) in body.iter().enumerate() {
+        if let Statement::Label(label) = statement
+            && labels.insert(*label, at).is_some()
+        {
+            // The label of an inner scope hides another one.
+            return false;
+        }
+    }
+    let Some(Statement::Instruction(instruction)) = body.get(load) else { return false };
+    let mut holders = Vec::new();
+    instruction.operands.iter().take(1).for_each(|result| names(result, &mut holders));
+    // The registers that hold the value at a place, or a result that was computed from it.
+    let mut open = vec![(load + 1, holders.into_iter().collect::<HashSet<_>>())];
+    let mut seen: HashMap<usize, Vec<HashSet<&str>>> = HashMap::new();
+    let mut steps = 0;
+    while let Some((mut at, mut holders)) = open.pop() {
+        loop {
+            steps += 1;
+            if steps > MOST_STEPS || holders.is_empty() {
+                return false;
+            }
+            match body.get(at) {
+                None => return false,
+                Some(Statement::Label(_)) => {
+                    let sets = seen.entry(at).or_default();
+                    // Each path from here uses one of fewer holders, or another search finds out.
+                    if sets.iter().any(|set| set.is_subset(&holders)) {
+                        break;
+                    }
+                    sets.push(holders.clone());
+                }
+                Some(Statement::Instruction(instruction)) => match step(instruction, &mut holders) {
+                    Step::Use => break,
+                    Step::End => return false,
+                    Step::Next => {}
+                    Step::Jump(label) => {
+                        let Some(target) = labels.get(label) else { return false };
+                        if instruction.guard.is_some() {
+                            open.push((*target, holders.clone()));
+                        } else {
+                            at = *target;
+                            continue;
+                        }
+                    }
+                },
+                Some(_) => {}
+            }
+            at += 1;
+        }
+    }
+    true
+}
+
+enum Step<'a> {
+    /// The value is used.
+    Use,
+    Next,
+    /// It goes on at a label, or also there if the instruction has a guard.
+    Jump(&'a str),
+    /// The thread ends or returns.
+    End,
+}
+
+/// Follows the value through one instruction.
+fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> Step<'a> {
+    let op = Opcode::of(instruction.opcode);
+    let holds = |operands: &[Operand<'a>]| {
+        let mut found = Vec::new();
+        operands.iter().for_each(|operand| names(operand, &mut found));
+        found.iter().any(|name| holders.contains(name))
+    };
+    let operands = &instruction.operands[..];
+    let is_guarded = instruction.guard.is_some();
+    if instruction.guard.is_some_and(|(guard, _)| holders.contains(guard)) {
+        return Step::Use;
+    }
+    let has_result = !matches!(
+        op.name,
+        "st" | "red"
+            | "bra"
+            | "brx"
+            | "bar"
+            | "barrier"
+            | "call"
+            | "ret"
+            | "exit"
+            | "trap"
+            | "stmatrix"
+            | "cp"
+    );
+    let (results, sources) = operands.split_at(usize::from(has_result).min(operands.len()));
+    match op.name {
+        "bra" => {
+            let Some(Operand::Name(label)) = operands.first() else { return Step::End };
+            return Step::Jump(label);
+        }
+        "brx" if holds(operands) => return Step::Use,
+        "brx" | "ret" | "exit" => return Step::End,
+        "trap" if !is_guarded => return Step::Use,
+        _ => {}
+    }
+    // These may drop the value, so it is not used yet.
+    let selects =
+        matches!(op.name, "selp" | "slct") || matches!(op.name, "and" | "or") && op.last() == "pred";
+    let computes = !matches!(
+        op.name,
+        "ld" | "atom"
+            | "shfl"
+            | "vote"
+            | "match"
+            | "redux"
+            | "mma"
+            | "wmma"
+            | "ldmatrix"
+            | "activemask"
+            | "elect"
+    );
+    let uses = holds(sources);
+    if uses && !(has_result && computes) && !is_guarded {
+        return Step::Use;
+    }
+    let mut changed = Vec::new();
+    results.iter().for_each(|result| names(result, &mut changed));
+    for name in changed {
+        if is_guarded {
+            continue;
+        }
+        if uses && computes && !selects {
+            holders.insert(name);
+        } else {
+            holders.remove(name);
+        }
+    }
+    Step::Next
+}
+
+/// Adds the names in an operand.
+fn names<'a>(operand: &Operand<'a>, found: &mut Vec<&'a str>) {
+    match operand {
+        Operand::Name(name) | Operand::Not(name) | Operand::Offset(name, _) => found.push(name),
+        Operand::Memory { base: Some(name), .. } => found.push(name),
+        Operand::Vector(operands) | Operand::List(operands) => {
+            operands.iter().for_each(|operand| names(operand, found));
+        }
+        Operand::Pair(first, second) => {
+            names(first, found);
+            names(second, found);
+        }
+        Operand::Memory { base: None, .. } | Operand::Number(_) | Operand::Nothing => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_be_unused;
+
+    /// The load is on line 4.
+    fn unused(behind: &str) -> bool {
+        let head = ".version 8.0 .target sm_70 .address_size 64 .visible .entry f() {";
+        let registers = ".reg .pred %p<5>; .reg .b32 %r<9>; .reg .b64 %rd<9>;";
+        may_be_unused(&format!("{head}\n{registers}\n\nld.shared.u32 %r1, [%r0];\n{behind}\nret;\n}}"), 4)
+    }
+
+    #[test]
+    fn a_load_is_used_if_each_path_stores_or_tests_its_value() {
+        assert!(!unused("st.shared.u32 [%r0], %r1;"));
+        assert!(!unused("add.u32 %r2, %r1, 1; mov.u32 %r1, 0; st.shared.u32 [%r0], %r2;"));
+        assert!(!unused("setp.eq.u32 %p1, %r1, 0; @%p1 bra L; L:"));
+        assert!(!unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L; ld.shared.u32 %r3, [%r1];"));
+        assert!(!unused("@%p1 bra A; st.shared.u32 [%r0], %r1; ret; A: red.shared.add.u32 [%r0], %r1;"));
+    }
+
+    #[test]
+    fn a_load_may_be_unused_if_a_path_drops_its_value() {
+        assert!(unused(""));
+        assert!(unused("mov.u32 %r1, 0; st.shared.u32 [%r0], %r1;"));
+        assert!(unused("@%p1 bra A; st.shared.u32 [%r0], %r1; A:"));
+        assert!(unused("@%p1 st.shared.u32 [%r0], %r1;"));
+        assert!(unused("selp.b32 %r2, %r1, 0, %p1; st.shared.u32 [%r0], %r2;"));
+        assert!(unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L;"));
+        assert!(unused("@%p1 ret; st.shared.u32 [%r0], %r1;"));
+        assert!(may_be_unused("no PTX", 4));
+    }
+}

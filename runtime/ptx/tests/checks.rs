@@ -1,0 +1,12 @@
+//! The checks of a launch: each rule with a kernel that breaks it, and one that does not.
+//!
+//! `launch` runs a body of PTX with checks. `races`, `init` and `sync` have the rules.
+
+#[path = "checks/init.rs"]
+mod init;
+#[path = "checks/launch.rs"]
+mod launch;
+#[path = "checks/races.rs"]
+mod races;
+#[path = "checks/sync.rs"]
+mod sync;

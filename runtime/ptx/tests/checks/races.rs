@@ -1,0 +1,365 @@
+//! Two accesses that nothing orders.
+
+use crate::launch::Launch;
+use warpline_ptx::Relation::{self, SameBlock, SameInstruction, SameWarp, TwoBlocks};
+use warpline_ptx::{Access, Checks, FaultKind};
+
+const RACES: Checks = Checks { races: true, init: false, sync: false };
+
+/// Two bodies, of which the first has a race between threads of this relation, and the second has
+/// none. Both run in blocks of 64 threads.
+struct Rule {
+    name: &'static str,
+    blocks: u32,
+    relation: Relation,
+    racy: String,
+    sound: String,
+}
+
+fn rule(name: &'static str, blocks: u32, relation: Relation, racy: String, sound: String) -> Rule {
+    Rule { name, blocks, relation, racy, sound }
+}
+
+/// The body of a thread that passes the word at `data` on to another one: `publish` is what the
+/// first thread does behind its write. Then it writes the flag with `store`. The threads of
+/// `reader`, a predicate, wait for the flag with `load`, and read the word.
+fn passed_on(reader: &str, publish: &str, store: &str, load: &str, behind: &str) -> String {
+    format!(
+        "\
+{reader}
+setp.eq.u32 %p2, %t, 0;
+not.pred %p3, %p1;
+and.pred %p2, %p2, %p3;
+@!%p2 bra READ;
+st.global.u32 [%data], 7;
+{publish}
+{store} [%data+1024], 1;
+ret;
+READ:
+@!%p1 bra END;
+WAIT:
+{load} %r1, [%data+1024];
+setp.eq.u32 %p4, %r1, 0;
+@%p4 bra WAIT;
+{behind}
+ld.global.u32 %r2, [%data];
+END:
+ret;"
+    )
+}
+
+/// Thread 32 of the same block reads.
+const OTHER_WARP: &str = "setp.eq.u32 %p1, %t, 32;";
+/// Thread 0 of block 1 reads.
+const OTHER_BLOCK: &str = "setp.eq.u32 %p1, %b, 1;\nsetp.eq.u32 %p5, %t, 0;\nand.pred %p1, %p1, %p5;\n@%p1 bra READ;\nsetp.eq.u32 %p5, %b, 0;\n@!%p5 bra END;";
+
+fn rules() -> Vec<Rule> {
+    let exchange = |store: &str, between: &str, load: &str| format!("{store}\n{between}\n{load}\nret;");
+    let (own, near, far) =
+        ("st.shared.u32 [%word], %t;", "ld.shared.u32 %r1, [%near];", "ld.shared.u32 %r1, [%far];");
+    let mut rules = Vec::new();
+    for meeting in [
+        "bar.warp.sync -1;",
+        "bar.sync 0;",
+        "shfl.sync.idx.b32 %r2, %t, 0, 31, -1;",
+        "setp.eq.u32 %p1, %t, 0;\nvote.sync.any.pred %p2, %p1, -1;",
+        "redux.sync.add.u32 %r2, %t, -1;",
+        "match.any.sync.b32 %r2, %t, -1;",
+        "setp.eq.u32 %p1, %t, 0;\nbar.red.and.pred %p2, 0, %p1;",
+    ] {
+        rules.push(rule("lanes meet", 1, SameWarp, exchange(own, "", near), exchange(own, meeting, near)));
+    }
+    rules.push(rule(
+        "a warp waits for another",
+        1,
+        SameBlock,
+        exchange(own, "bar.warp.sync -1;", far),
+        exchange(own, "bar.sync 0;", far),
+    ));
+    rules.push(rule(
+        "a write waits for a read",
+        1,
+        SameBlock,
+        format!("{own}\nbar.sync 0;\n{far}\nst.shared.u32 [%word], 99;\nret;"),
+        format!("{own}\nbar.sync 0;\n{far}\nbar.sync 0;\nst.shared.u32 [%word], 99;\nret;"),
+    ));
+    let hand_over = |first: &str, second: &str| {
+        format!(
+            "setp.lt.u32 %p1, %t, 32;\n@!%p1 bra TAKE;\n{first}\nret;\nTAKE:\nbar.sync 3, 64;\n{second}\nret;"
+        )
+    };
+    rules.push(rule(
+        "an arrival is behind what comes before it",
+        1,
+        SameBlock,
+        hand_over(&format!("bar.arrive 3, 64;\n{own}"), far),
+        hand_over(&format!("{own}\nbar.arrive 3, 64;"), far),
+    ));
+    // The barriers with numbers 1 and 2 open for other warps than those that have the value.
+    let of_two = |id: &str| {
+        format!(
+            "setp.lt.u32 %p1, %t, 32;\n@!%p1 bra TAKE;\n{own}\nbar.sync {id}, 32;\nbar.arrive 4, 64;\nret;\n\
+             TAKE:\nbar.sync 2, 32;\n{far}\nbar.sync 4, 64;\nret;"
+        )
+    };
+    rules.push(rule(
+        "barriers order the warps that meet",
+        1,
+        SameBlock,
+        of_two("1"),
+        format!("{own}\nbar.sync 5, 64;\n{far}\nret;"),
+    ));
+
+    let volatile = ("st.volatile.global.u32", "ld.volatile.global.u32");
+    let relaxed = ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32");
+    for (reader, blocks, relation, fence) in [
+        (OTHER_WARP, 1, SameBlock, "membar.cta;"),
+        (OTHER_WARP, 1, SameBlock, "fence.acq_rel.cta;"),
+        (OTHER_BLOCK, 2, TwoBlocks, "membar.gl;"),
+        (OTHER_BLOCK, 2, TwoBlocks, "membar.sys;"),
+        (OTHER_BLOCK, 2, TwoBlocks, "fence.sc.gpu;"),
+    ] {
+        for (store, load) in [volatile, relaxed] {
+            rules.push(rule(
+                "a fence is before the flag",
+                blocks,
+                relation,
+                passed_on(reader, "", store, load, ""),
+                passed_on(reader, fence, store, load, ""),
+            ));
+        }
+    }
+    rules.push(rule(
+        "a fence of the block is not enough between blocks",
+        2,
+        TwoBlocks,
+        passed_on(OTHER_BLOCK, "membar.cta;", volatile.0, volatile.1, ""),
+        passed_on(OTHER_BLOCK, "membar.gl;", volatile.0, volatile.1, ""),
+    ));
+    rules.push(rule(
+        "a fence behind the flag is too late",
+        2,
+        TwoBlocks,
+        passed_on(
+            OTHER_BLOCK,
+            "st.volatile.global.u32 [%data+1024], 1;\nmembar.gl;\nret;",
+            volatile.0,
+            volatile.1,
+            "",
+        ),
+        passed_on(OTHER_BLOCK, "membar.gl;", volatile.0, volatile.1, ""),
+    ));
+    rules.push(rule(
+        "a release stands for a fence",
+        2,
+        TwoBlocks,
+        passed_on(OTHER_BLOCK, "", "st.relaxed.gpu.global.u32", "ld.acquire.gpu.global.u32", ""),
+        passed_on(OTHER_BLOCK, "", "st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", ""),
+    ));
+    rules.push(rule(
+        "an atomic operation passes on what a release covers",
+        2,
+        TwoBlocks,
+        passed_on(OTHER_BLOCK, "", "red.relaxed.gpu.global.add.u32", "ld.acquire.gpu.global.u32", ""),
+        passed_on(OTHER_BLOCK, "", "red.release.gpu.global.add.u32", "ld.acquire.gpu.global.u32", ""),
+    ));
+    // A plain wait for the flag is a race itself, whatever the fence does.
+    rules.push(rule(
+        "the flag is read by a strong load",
+        2,
+        TwoBlocks,
+        passed_on(OTHER_BLOCK, "membar.gl;", "st.volatile.global.u32", "ld.global.u32", ""),
+        passed_on(OTHER_BLOCK, "membar.gl;", "st.volatile.global.u32", "ld.volatile.global.u32", ""),
+    ));
+    // Thread 0 publishes what the other threads of its block wrote.
+    let cumulative = |meeting: &str| {
+        format!(
+            "\
+setp.eq.u32 %p1, %b, 0;
+setp.eq.u32 %p2, %t, 0;
+@!%p1 bra READ;
+st.global.u32 [%own], %t;
+{meeting}
+@!%p2 bra END;
+membar.gl;
+st.volatile.global.u32 [%data+1024], 1;
+ret;
+READ:
+ld.volatile.global.u32 %r1, [%data+1024];
+setp.eq.u32 %p3, %r1, 0;
+@%p3 bra READ;
+mad.wide.u32 %rd1, %t, 4, %data;
+ld.global.u32 %r2, [%rd1];
+END:
+ret;"
+        )
+    };
+    rules.push(rule(
+        "a fence covers what barriers put before it",
+        2,
+        TwoBlocks,
+        cumulative(""),
+        cumulative("bar.sync 0;"),
+    ));
+    // Lane 0 alone waits for the flag.
+    let by_lane_0 = |behind: &str| {
+        format!(
+            "\
+setp.eq.u32 %p1, %b, 0;
+setp.eq.u32 %p2, %t, 0;
+@!%p1 bra READ;
+@!%p2 bra END;
+st.global.u32 [%data], 7;
+membar.gl;
+st.volatile.global.u32 [%data+1024], 1;
+ret;
+READ:
+@!%p2 bra GO;
+WAIT:
+ld.volatile.global.u32 %r1, [%data+1024];
+setp.eq.u32 %p3, %r1, 0;
+@%p3 bra WAIT;
+GO:
+{behind}
+ld.global.u32 %r2, [%data];
+END:
+ret;"
+        )
+    };
+    rules.push(rule(
+        "a lane has what another one read when they have met",
+        2,
+        TwoBlocks,
+        by_lane_0(""),
+        by_lane_0("bar.sync 0;"),
+    ));
+    rules.push(rule(
+        "strong accesses do not race",
+        2,
+        TwoBlocks,
+        "atom.global.add.u32 %r1, [%data], 1;\nld.global.u32 %r2, [%data];\nret;".to_owned(),
+        "atom.global.add.u32 %r1, [%data], 1;\nld.volatile.global.u32 %r2, [%data];\nret;".to_owned(),
+    ));
+    rules.push(rule(
+        "an atomic operation races with a plain write",
+        2,
+        TwoBlocks,
+        "st.global.u32 [%data], 3;\natom.global.add.u32 %r1, [%data+4], 1;\nred.global.add.u32 [%data], 1;\nret;".to_owned(),
+        "red.global.add.u32 [%data], 3;\natom.global.add.u32 %r1, [%data+4], 1;\nred.global.add.u32 [%data], 1;\nret;".to_owned(),
+    ));
+    rules.push(rule(
+        "writes of one value do not race",
+        2,
+        SameInstruction,
+        "st.global.u32 [%data], %t;\nret;".to_owned(),
+        "st.global.u32 [%data], 5;\nret;".to_owned(),
+    ));
+    rules.push(rule(
+        "blocks that write one value do not race",
+        3,
+        TwoBlocks,
+        "setp.eq.u32 %p1, %t, 0;\n@%p1 st.global.u32 [%data], %b;\nret;".to_owned(),
+        "setp.eq.u32 %p1, %t, 0;\n@%p1 st.global.u32 [%data], 5;\nret;".to_owned(),
+    ));
+    let bytes = |at: &str| {
+        format!("cvt.u64.u32 %rd1, %t;\nadd.u64 %rd1, %rd0, %rd1;\ncvt.u16.u32 %h1, %t;\n{at}\nret;")
+    };
+    rules.push(rule(
+        "bytes of one word are apart",
+        1,
+        SameWarp,
+        bytes("st.shared.u8 [%rd1], %h1;\nld.shared.u8 %h2, [%rd1+1];"),
+        bytes("st.shared.u8 [%rd1], %h1;\nld.shared.u8 %h2, [%rd1];"),
+    ));
+    rules.push(rule(
+        "accesses of two sizes meet in the bytes that they share",
+        1,
+        SameBlock,
+        "setp.lt.u32 %p1, %t, 32;\n@%p1 st.shared.v2.u32 [area], {1, 1};\n@!%p1 ld.shared.u32 %r1, [area+4];\nret;".to_owned(),
+        "setp.lt.u32 %p1, %t, 32;\n@%p1 st.shared.v2.u32 [area], {1, 1};\n@!%p1 ld.shared.u32 %r1, [area+8];\nret;".to_owned(),
+    ));
+    rules.push(rule(
+        "generic addresses point to the same memory",
+        1,
+        SameBlock,
+        format!("{own}\ncvta.shared.u64 %rd1, %far;\nld.u32 %r1, [%rd1];\nret;"),
+        format!("{own}\nbar.sync 0;\ncvta.shared.u64 %rd1, %far;\nld.u32 %r1, [%rd1];\nret;"),
+    ));
+    rules
+}
+
+#[test]
+fn accesses_that_nothing_orders_are_reported_and_others_are_not() {
+    for Rule { name, blocks, relation, racy, sound } in rules() {
+        let launch = |body| Launch { checks: RACES, ..Launch::new(blocks, 64, body) };
+        launch(&sound).passes();
+        for fault in launch(&racy).faults() {
+            let is_it =
+                |fault: &FaultKind| matches!(fault, FaultKind::Race(race) if race.relation == relation);
+            assert!(fault.as_ref().is_some_and(is_it), "{name}: {fault:?}\n{racy}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_not_watched_without_the_check() {
+    for Rule { blocks, racy, .. } in rules() {
+        Launch { checks: Checks { races: false, ..RACES }, ..Launch::new(blocks, 64, &racy) }.passes();
+    }
+}
+
+#[test]
+fn a_report_names_both_accesses_and_the_remedy() {
+    let text = |blocks, body: &str| {
+        let launch = Launch { checks: RACES, ..Launch::new(blocks, 64, body) };
+        let fault = launch.run().unwrap_err().to_string();
+        fault.strip_prefix("main failed in ").map(str::to_owned).unwrap_or(fault)
+    };
+    let far = "st.shared.u32 [%word], %t;\nld.shared.u32 %r1, [%far];\nret;";
+    assert_eq!(
+        text(1, far),
+        "thread [32, 0, 0] of block [0, 0, 0] (PTX line 26): it writes byte 128 of the shared variable area, \
+         which thread [0, 0, 0] of the same block reads (PTX line 27), and nothing orders the two accesses; \
+         separate them by __syncthreads()"
+    );
+    let near = "st.shared.u32 [%word], %t;\nld.shared.u32 %r1, [%near];\nret;";
+    assert_eq!(
+        text(1, near),
+        "thread [0, 0, 0] of block [0, 0, 0] (PTX line 27): it reads byte 20 of the shared variable area, \
+         which thread [5, 0, 0] of the same warp writes (PTX line 26), and nothing orders the two accesses; \
+         separate them by __syncwarp()"
+    );
+    let blocks = "st.global.u32 [%data+8], %b;\nret;";
+    assert_eq!(
+        text(2, blocks),
+        "thread [0, 0, 0] of block [1, 0, 0] (PTX line 26): it writes element 2 of data, which thread \
+         [63, 0, 0] of block [0, 0, 0] writes (PTX line 26), and nothing orders the two accesses; use atomic \
+         operations, or let the first block call __threadfence() and then set a flag that the second one reads \
+         by an atomic operation or as volatile"
+    );
+    let lanes = "st.global.u32 [%data+8], %t;\nret;";
+    assert_eq!(
+        text(1, lanes),
+        "thread [1, 0, 0] of block [0, 0, 0] (PTX line 26): it writes element 2 of data, which thread \
+         [0, 0, 0] of the same warp writes (PTX line 26) by the same instruction, with another value; let one \
+         thread write it, or use an atomic operation"
+    );
+    let mixed = "setp.lt.u32 %p1, %t, 32;\n@%p1 red.global.add.u32 [%data+8], 1;\n@!%p1 ld.global.u32 %r1, [%data+8];\nret;";
+    assert_eq!(
+        text(1, mixed),
+        "thread [32, 0, 0] of block [0, 0, 0] (PTX line 28): it reads element 2 of data, which thread \
+         [31, 0, 0] of the same block writes (volatile or atomic) (PTX line 27), and nothing orders the two \
+         accesses; make both of them atomic or volatile, or separate them by __syncthreads()"
+    );
+}
+
+#[test]
+fn a_race_has_what_each_thread_does() {
+    let body = "setp.lt.u32 %p1, %t, 32;\n@%p1 ld.shared.u32 %r1, [area+12];\n@!%p1 st.shared.u32 [area+12], 1;\nret;";
+    let fault = Launch { checks: RACES, ..Launch::new(1, 64, body) }.run().unwrap_err();
+    let FaultKind::Race(race) = &fault.kind else { panic!("{fault}") };
+    assert_eq!((race.access, race.is_strong), (Access::Write, false));
+    assert_eq!((race.earlier.access, race.earlier.is_strong), (Access::Read, false));
+    assert_eq!((fault.thread, race.earlier.thread), ([32, 0, 0], [31, 0, 0]));
+    assert_eq!((fault.ptx_line, race.earlier.ptx_line), (28, 27));
+}

@@ -1,0 +1,74 @@
+//! Barriers that not all threads reach, and shuffles from lanes that have exited.
+
+use crate::launch::Launch;
+use warpline_ptx::{Checks, FaultKind};
+
+const SYNC: Checks = Checks { races: false, init: false, sync: true };
+
+fn launch(body: &str) -> Launch<'_> {
+    Launch { checks: SYNC, ..Launch::new(1, 64, body) }
+}
+
+/// Bodies with a fault and without.
+const EXITED: [&str; 2] = [
+    "setp.lt.u32 %p1, %t, 40;\n@!%p1 ret;\nbar.sync 0;\nret;",
+    "setp.lt.u32 %p1, %t, 40;\nbar.sync 0;\n@!%p1 ret;\nret;",
+];
+const TWO_PLACES: [&str; 2] = [
+    "setp.lt.u32 %p1, %t, 32;\n@%p1 bra FIRST;\nbar.sync 0;\nret;\nFIRST:\nbar.sync 0;\nret;",
+    "setp.lt.u32 %p1, %t, 32;\n@%p1 bra FIRST;\nbar.sync 1, 64;\nret;\nFIRST:\nbar.sync 1, 64;\nret;",
+];
+const SHUFFLE: [&str; 2] = [
+    "setp.lt.u32 %p1, %t, 40;\n@!%p1 ret;\nshfl.sync.down.b32 %r1, %t, 8, 31, -1;\nret;",
+    "setp.lt.u32 %p1, %t, 40;\n@!%p1 ret;\nshfl.sync.down.b32 %r1, %t, 4, 0x1807, -1;\nret;",
+];
+
+#[test]
+fn a_barrier_of_all_threads_waits_for_all_threads() {
+    launch(EXITED[0]).fails(|fault| {
+        matches!(fault, FaultKind::ExitedBeforeBarrier { waited: 40, exited: 24, thread: [40, 0, 0] })
+    });
+    launch(TWO_PLACES[0]).fails(|fault| matches!(fault, FaultKind::DivergentBarrier { .. }));
+    launch(SHUFFLE[0]).fails(|fault| matches!(fault, FaultKind::ShuffleFromExited { .. }));
+    for [faulty, sound] in [EXITED, TWO_PLACES, SHUFFLE] {
+        launch(sound).passes();
+        Launch { checks: Checks { sync: false, ..SYNC }, ..launch(faulty) }.passes();
+    }
+}
+
+#[test]
+fn the_reports_name_the_other_threads() {
+    let text = |body| launch(body).run().unwrap_err().to_string();
+    assert_eq!(
+        text(EXITED[0]),
+        "main failed in thread [0, 0, 0] of block [0, 0, 0] (PTX line 28): the barrier opened for 40 threads of \
+         the block, and 24 had exited without reaching it, among them thread [40, 0, 0]; let all threads reach \
+         the barrier before they return"
+    );
+    assert_eq!(
+        text(TWO_PLACES[0]),
+        "main failed in thread [0, 0, 0] of block [0, 0, 0] (PTX line 31): it waits at this barrier while \
+         thread [32, 0, 0] of the block waits at another one (PTX line 28); let all threads of the block reach \
+         the same barrier"
+    );
+    assert_eq!(
+        text(SHUFFLE[0]),
+        "main failed in thread [32, 0, 0] of block [0, 0, 0] (PTX line 28): its shuffle asks for the value of \
+         lane 8, which has exited, so the value is undefined; keep the lane running, or shuffle among fewer \
+         lanes"
+    );
+}
+
+#[test]
+fn lanes_of_a_warp_may_wait_at_barriers_with_other_numbers() {
+    // Lanes with even and odd numbers of both warps meet at barriers 1 and 2.
+    let body = "and.b32 %r1, %t, 1;\nadd.u32 %r1, %r1, 1;\nst.shared.u32 [%word], %t;\nbarrier.sync %r1, 32;\n\
+                ld.shared.u32 %r2, [%far];\nxor.b32 %r3, %r2, %t;\nsetp.eq.u32 %p1, %r3, 32;\n@!%p1 trap;\nret;";
+    Launch { checks: Checks::ALL, ..launch(body) }.passes();
+    // Barrier 1 alone does not open for lanes that wait at barrier 2.
+    let body = "and.b32 %r1, %t, 1;\nadd.u32 %r1, %r1, 1;\nbarrier.sync %r1, 64;\nret;";
+    launch(body).fails(|fault| matches!(fault, FaultKind::Deadlock { at_barrier: 64, .. }));
+    let body =
+        "and.b32 %r1, %t, 1;\nadd.u32 %r1, %r1, 1;\nbarrier.arrive %r1, 64;\nbarrier.sync 1, 96;\nret;";
+    launch(body).passes();
+}
