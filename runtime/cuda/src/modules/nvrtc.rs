@@ -260,7 +260,21 @@ pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<Stri
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
     let arch = nvrtc.archs().into_iter().filter(|arch| *arch >= 70).min().unwrap_or(KNOWN_TO_ALL);
     let compiled = nvrtc.compile(arch, Lines::Named, name, source);
-    compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
+    let ptx = compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))?;
+    Ok(without_folder(&ptx, &format!("{name}.cu")))
+}
+
+/// Removes the working directory, which NVRTC puts before the name of the text, from the `.file`
+/// directives.
+fn without_folder(ptx: &str, file: &str) -> String {
+    let end = format!("/{file}\"");
+    let lines = ptx.split_inclusive('\n').map(|line| match (line.split_once('"'), line.split_once(&end)) {
+        (Some((directive, _)), Some((_, rest))) if directive.trim_start().starts_with(".file") => {
+            format!("{directive}\"{file}\"{rest}")
+        }
+        _ => line.to_owned(),
+    });
+    lines.collect()
 }
 
 /// A virtual architecture that every version of NVRTC knows, if it does not report its own.
@@ -286,6 +300,13 @@ fn installed() -> Result<&'static Nvrtc, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_has_its_bare_name_in_line_numbers() {
+        let ptx = "ret;\n\t.file\t1 \"/home/me/scale.cu\"\n\t.file\t2 \"/usr/include/math.h\", 1, 2\n";
+        let bare = "ret;\n\t.file\t1 \"scale.cu\"\n\t.file\t2 \"/usr/include/math.h\", 1, 2\n";
+        assert_eq!(without_folder(ptx, "scale.cu"), bare);
+    }
 
     #[test]
     fn a_stub_is_passed_over_and_comes_after_the_real_ones() {

@@ -2,10 +2,9 @@
 
 use crate::program::Program;
 
-/// Copies 16 bytes of each lane, with `read` behind the size, and returns the two words that the
-/// lane has after `wait`.
-fn copied(read: &str, wait: &str) -> Vec<u64> {
-    let body = format!(
+/// Copies 16 bytes of each lane, with `read` behind the size, and loads them after `wait`.
+fn text(read: &str, wait: &str) -> String {
+    format!(
         "\
 .shared .align 16 .b8 buffer[512];
 mul.lo.u32 %r1, %i, 16;
@@ -22,13 +21,29 @@ ld.shared.v2.u64 {{%rd4, %rd5}}, [%r2];
 add.u64 %rd3, %rd2, %out;
 st.global.v2.u64 [%rd3], {{%rd4, %rd5}};
 ret;"
-    );
-    Program {
-        input: (0..64).map(|word| 0x0101_0101_0101_0101 * word).collect(),
-        len: 64,
-        ..Program::new(body)
-    }
-    .run()
+    )
+}
+
+/// Copies 16 bytes from behind the first 16 of the input, with `read` behind the size.
+fn text_behind(read: &str) -> String {
+    format!(
+        "\
+.shared .align 16 .b8 buffer[16];
+mov.u32 %r2, buffer;
+cp.async.ca.shared.global [%r2], [%in+16], 16{read};
+cp.async.wait_all;
+ret;"
+    )
+}
+
+pub(crate) fn texts() -> Vec<String> {
+    vec![text("", "cp.async.commit_group;\ncp.async.wait_group 0;"), text_behind("")]
+}
+
+/// Returns the two words that each lane has then.
+fn copied(read: &str, wait: &str) -> Vec<u64> {
+    let input = (0..64).map(|word| 0x0101_0101_0101_0101 * word).collect();
+    Program { input, len: 64, ..Program::new(text(read, wait)) }.run()
 }
 
 const OLD: u64 = 0x7777_7777_7777_7777;
@@ -64,23 +79,12 @@ fn bytes_beyond_those_to_read_become_zero() {
 
 #[test]
 fn bytes_that_are_not_read_need_not_be_there() {
-    let body = |read: &str| {
-        format!(
-            "\
-.shared .align 16 .b8 buffer[16];
-mov.u32 %r2, buffer;
-cp.async.ca.shared.global [%r2], [%in+0], 16{read};
-cp.async.wait_all;
-ret;"
-        )
-    };
-    let run = |read: &str| {
+    // The memory ends where the copy begins to read.
+    let run = |read| {
         let config = warpline_ptx::Config::linear(1, 1);
-        // The memory ends in the middle of what the copy would read.
-        Program { input: vec![0; 2], len: 0, config, ..Program::new(body(read).replace("+0", "+16")) }
-            .try_run()
+        Program { input: vec![0; 2], len: 0, config, ..Program::new(text_behind(read)) }.try_run()
     };
     run(", 0").expect("it reads nothing");
     let fault = run("").expect_err("it reads behind the memory").to_string();
-    assert!(fault.contains("PTX line"), "{fault}");
+    assert!(fault.contains("element 2 of memory, and it has 2 elements"), "{fault}");
 }

@@ -1,6 +1,8 @@
 //! Each opcode of the committed PTX has a test here.
 
-use crate::{bits, comparisons, conversions, floats, flow, halves, integers, memory, warps};
+use crate::{
+    bits, comparisons, conversions, copies, floats, flow, halves, integers, matrices, memory, warps,
+};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -74,7 +76,8 @@ fn covered() -> BTreeSet<String> {
     ];
     let mut all: BTreeSet<String> = forms.into_iter().flatten().map(|form| form.opcode).collect();
     all.extend(integers::CHAINS.iter().flat_map(|chain| [chain.first.to_owned(), chain.second.to_owned()]));
-    for text in [memory::texts(), warps::texts(), flow::texts()].into_iter().flatten() {
+    let texts = [memory::texts(), warps::texts(), flow::texts(), copies::texts(), matrices::texts()];
+    for text in texts.into_iter().flatten() {
         all.extend(opcodes(&text));
     }
     all

@@ -302,12 +302,11 @@ ret;"
     }
 }
 
-/// 9.7.14.5.15 and 9.7.14.5.16. Element (row, column) of matrix `r` is `64 * r + 8 * row + column`.
-#[test]
-fn ldmatrix_and_stmatrix_move_rows_of_8() {
-    for (suffix, is_transposed) in [("", false), (".trans", true)] {
-        let body = format!(
-            "\
+/// Stores numbers in rows, moves them by `ldmatrix` and `stmatrix`, and writes the registers and a
+/// row of the copy of each lane.
+fn rows_text(suffix: &str) -> String {
+    format!(
+        "\
 .shared .align 16 .b8 rows[512];
 .shared .align 16 .b8 copy[512];
 mul.lo.u32 %r1, %i, 16;
@@ -337,7 +336,19 @@ add.u64 %rd1, %rd1, %out;
 st.global.v4.u32 [%rd1], {{%r10, %r11, %r12, %r13}};
 st.global.v4.u32 [%rd1+16], {{%r20, %r21, %r22, %r23}};
 ret;"
-        );
+    )
+}
+
+pub(crate) fn texts() -> Vec<String> {
+    let products = CASES.iter().map(|case| format!("{} ;", case.opcode));
+    products.chain([rows_text(""), rows_text(".trans")]).collect()
+}
+
+/// 9.7.14.5.15 and 9.7.14.5.16. Element (row, column) of matrix `r` is `64 * r + 8 * row + column`.
+#[test]
+fn ldmatrix_and_stmatrix_move_rows_of_8() {
+    for (suffix, is_transposed) in [("", false), (".trans", true)] {
+        let body = rows_text(suffix);
         let program = Program { len: 128, ..Program::new(body) };
         let element = |r: usize, lane: usize, i: usize| {
             let (row, column) = (lane / 4, lane % 4 * 2 + i);

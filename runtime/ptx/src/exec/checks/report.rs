@@ -149,7 +149,10 @@ impl fmt::Display for Race {
         }
         match relation {
             Relation::SameInstruction => Ok(()),
-            Relation::SameWarp => write!(f, "separate them by __syncwarp()"),
+            Relation::SameWarp => write!(
+                f,
+                "separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory"
+            ),
             Relation::SameBlock => write!(f, "separate them by __syncthreads()"),
             Relation::TwoBlocks => write!(
                 f,
