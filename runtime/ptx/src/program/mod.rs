@@ -3,8 +3,8 @@
 //! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
-//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that a warp runs once for many blocks, and
-//! `variables` holds a module's memory. `speculation` finds loads that a compiler may have moved.
+//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that a warp
+//! runs once for many blocks, and `variables` holds a module's memory.
 
 mod comparisons;
 mod conversions;
@@ -19,10 +19,8 @@ mod labels;
 mod lower;
 mod names;
 mod operands;
-mod speculation;
 mod variables;
 
 pub use error::LowerError;
 pub(crate) use lower::{address_of, lower};
-pub(crate) use speculation::may_be_unused;
 pub(crate) use variables::Variables;
