@@ -306,6 +306,8 @@ mod programs {
     struct Memory;
     #[doc = include_str!("docs/guide/kernels.md")]
     struct Kernels;
+    #[doc = include_str!("docs/kernels.md")]
+    struct DeviceCode;
     #[doc = include_str!("docs/guide/graphs.md")]
     struct Graphs;
     #[doc = include_str!("docs/guide/testing.md")]
