@@ -53,8 +53,7 @@ impl Bare {
             kernel: call.kernel(),
             config: black_box(ONE),
             args: Args::from_slice(call.args()),
-            workspace: None,
-            reached: [].into(),
+            extras: None,
         };
         let (site, command) = (Site::here(&call.kernel().name), Command::Launch(launch));
         // SAFETY: `submit` needs addresses that are valid while the work runs, and this driver runs

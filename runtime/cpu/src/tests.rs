@@ -91,7 +91,7 @@ impl TestStream {
 
     fn launch_of(&self, kernel: &'static Kernel) -> Point {
         let config = LaunchConfig::for_elements(1u32);
-        let launch = Launch { kernel, config, args: Args::new(), workspace: None, reached: [].into() };
+        let launch = Launch { kernel, config, args: Args::new(), extras: None };
         self.submit_as(&kernel.name, Command::Launch(launch), None)
     }
 

@@ -229,13 +229,28 @@ pub struct Launch {
     pub config: LaunchConfig,
     /// One argument for each of the kernel's parameters.
     pub args: Args,
+    /// What few launches have. Boxed, since a command should stay small.
+    pub extras: Option<Box<LaunchExtras>>,
+}
+
+/// What few launches have.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchExtras {
     /// Workspace for the kernel's library, if the library is asked. In a graph the workspace of the
-    /// plan's stream is used instead. Boxed, since few launches have one and a command should stay
-    /// small.
-    pub workspace: Option<Box<Workspace>>,
+    /// plan's stream is used instead.
+    pub workspace: Option<Workspace>,
     /// Memory that the kernel reaches through pointers in other memory or in scalars. Drivers of
     /// GPUs do not need it.
-    pub reached: Box<[ReachedMemory]>,
+    pub reached: Vec<ReachedMemory>,
+}
+
+impl LaunchExtras {
+    /// Returns the extras of a launch, or `None` if it has none.
+    #[inline]
+    pub fn of(workspace: Option<Workspace>, reached: Vec<ReachedMemory>) -> Option<Box<Self>> {
+        let is_empty = workspace.is_none() && reached.is_empty();
+        (!is_empty).then(|| Box::new(LaunchExtras { workspace, reached }))
+    }
 }
 
 /// Memory that a kernel reaches through pointers that are not parameters.
@@ -252,6 +267,16 @@ pub struct ReachedMemory {
 }
 
 impl Launch {
+    /// Returns the workspace for the kernel's library, if there is one.
+    pub fn workspace(&self) -> Option<Workspace> {
+        self.extras.as_ref().and_then(|extras| extras.workspace)
+    }
+
+    /// Returns the memory that the kernel reaches through pointers which are not parameters.
+    pub fn reached(&self) -> &[ReachedMemory] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.reached)
+    }
+
     /// Returns the bytes of all operands.
     fn bytes(&self) -> u64 {
         let bytes = |(param, arg): (&Param, &Arg)| match param.kind {

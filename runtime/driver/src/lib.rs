@@ -122,8 +122,8 @@ mod unwind;
 
 pub use byte_size::ByteSize;
 pub use command::{
-    Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, Point, ReachedMemory, StagedCopy,
-    Submission,
+    Claim, Command, Copy, CopyKind, DriverGraph, Fill, HostFn, Launch, LaunchExtras, Point, ReachedMemory,
+    StagedCopy, Submission,
 };
 pub use device_id::DeviceId;
 pub use device_ptr::DevicePtr;

@@ -16,7 +16,7 @@ use crate::pending::Pending;
 use crate::shared::{Allocation, Op, Stream, StreamCore};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use warpline_driver::{Command, DriverError, Error, Launch, Result};
+use warpline_driver::{Command, DriverError, Error, Launch, LaunchExtras, Result};
 
 impl Stream {
     /// Launches a kernel that has a library form. `refused` is the reason why it cannot be
@@ -42,15 +42,14 @@ impl Stream {
             let range = ByteRange::contiguous(0, allocation.len_bytes as u64);
             Operand { allocation, range, access: AccessMode::Write }
         }));
-        let workspace = memory
-            .as_ref()
-            .map(|memory| Box::new(Workspace { ptr: memory.ptr, len_bytes: memory.len_bytes }));
+        let workspace =
+            memory.as_ref().map(|memory| Workspace { ptr: memory.ptr, len_bytes: memory.len_bytes });
         let mut op = Op::new("kernel", site, &operands[..]);
         (op.in_place, op.refused, op.moved) = (kernel.in_place, refused, moved);
         let place = core.enqueue(&mut op, |_| {
             let args = std::mem::take(&mut call.args);
-            let reached = std::mem::take(&mut call.reached).into();
-            Command::Launch(Launch { kernel, config, args, workspace, reached })
+            let extras = LaunchExtras::of(workspace, std::mem::take(&mut call.reached));
+            Command::Launch(Launch { kernel, config, args, extras })
         });
         Pending::value(core, place, ())
     }

@@ -110,6 +110,7 @@ impl Kernels {
 }
 
 /// The launches of one op.
+#[cfg_attr(not(feature = "ptx"), allow(dead_code, reason = "only PTX needs all of it"))]
 pub(super) struct Launching<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) health: &'a Health,

@@ -61,11 +61,11 @@ impl Launching<'_> {
         launch: &Launch,
         args: &[Arg],
     ) -> Result<(), String> {
-        let Launch { kernel, config, reached, .. } = launch;
+        let Launch { kernel, config, .. } = launch;
         let kernels = self.kernels;
         let operands = kernel.params.iter().zip(args);
         let mut regions: Vec<_> = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
-        regions.extend(reached.iter().enumerate().map(|(at, memory)| reached_region(at, memory)));
+        regions.extend(launch.reached().iter().enumerate().map(|(at, memory)| reached_region(at, memory)));
         let KernelChecks { races, init, sync } = kernels.options.checks;
         let threads = TwinThreads::current().filter(|_| self.seed.is_none() && config.threads() >= LARGE);
         let config = ptx::Config {

@@ -14,8 +14,7 @@ impl CudaStream {
         ticket: Ticket,
         site: Site,
     ) -> Result<bool, DriverError> {
-        let (context, label, workspace) =
-            (self.context(), self.track.label(), launch.workspace.as_deref().copied());
+        let (context, label, workspace) = (self.context(), self.track.label(), launch.workspace());
         let (stream, handles) = (self.raw.stream.cast(), &context.modules.handles);
         library::enqueue(
             library,
@@ -43,8 +42,7 @@ impl LibraryDriver for CudaStream {
         config: LaunchConfig,
         args: &[Arg],
     ) -> Result<(), String> {
-        let (args, reached) = (Args::from_slice(args), Box::default());
-        let launch = Launch { kernel, config, args, workspace: None, reached };
+        let launch = Launch { kernel, config, args: Args::from_slice(args), extras: None };
         self.launch_kernel(&launch).map_err(|refused| refused.to_string())
     }
 }

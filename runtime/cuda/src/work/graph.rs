@@ -197,8 +197,7 @@ impl LibraryDriver for Captured {
         // Loaded before the capture.
         let function =
             self.context.modules.functions.of(self.context, kernel).map_err(|error| error.to_string())?;
-        let (args, reached) = (Args::from_slice(args), Box::default());
-        let launch = Launch { kernel, config, args, workspace: None, reached };
+        let launch = Launch { kernel, config, args: Args::from_slice(args), extras: None };
         launch::launch(&launch, function, self.stream).map_err(|failed| failed.to_string())
     }
 }
