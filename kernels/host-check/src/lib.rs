@@ -15,8 +15,9 @@
 //!
 //! # The PTX
 //! `warpline-ptx` runs each text as it is. The launch may touch the elements of the operands and no
-//! other byte, and may write written operands alone. A launch with fibers in another order becomes
-//! one with warps in another order.
+//! other byte, and may write written operands alone. It has all checks, and operands that a kernel
+//! overwrites are undefined at its start. A launch with fibers in another order becomes one with
+//! warps in another order.
 //!
 //! # Systems
 //! The crate is empty except on Linux. Fibers need `ucontext`, and operands end before a page that

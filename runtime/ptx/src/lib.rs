@@ -44,7 +44,7 @@
 //!
 //! # Checks
 //! Bounds, alignment, masks of lanes and deadlocks are always checked. A launch may also ask for
-//! [`Checks`]: of races, of undefined bytes and of barriers. It runs on one thread of the host then.
+//! [`Checks`]: of races, of undefined bytes and of barriers. Then one thread of the host runs it.
 //!
 //! # Modules
 //! In this order they explain each other:

@@ -3,9 +3,9 @@
 //! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `floats`, `conversions` and `comparisons` list these.
-//! `effects` is what checks watch, `speculation` finds loads that a compiler may have moved,
-//! `labels` finds the targets of jumps, `early` the ops that run once for many warps or blocks,
-//! `sharing` the registers that share a row, and `variables` holds a module's memory.
+//! `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops that run once
+//! for many warps or blocks, `sharing` the registers that share a row, and `variables` holds a
+//! module's memory.
 
 mod comparisons;
 mod conversions;
@@ -21,10 +21,8 @@ mod lower;
 mod names;
 mod operands;
 mod sharing;
-mod speculation;
 mod variables;
 
 pub use error::LowerError;
 pub(crate) use lower::{address_of, lower};
-pub(crate) use speculation::may_be_unused;
 pub(crate) use variables::Variables;

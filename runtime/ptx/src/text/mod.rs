@@ -8,6 +8,7 @@ mod lexer;
 mod module;
 mod operands;
 mod parser;
+pub(crate) mod speculation;
 mod statements;
 mod variables;
 

@@ -236,14 +236,14 @@ ret;"
     rules.push(rule(
         "strong accesses do not race",
         2,
-        TwoBlocks,
+        SameWarp,
         "atom.global.add.u32 %r1, [%data], 1;\nld.global.u32 %r2, [%data];\nret;".to_owned(),
         "atom.global.add.u32 %r1, [%data], 1;\nld.volatile.global.u32 %r2, [%data];\nret;".to_owned(),
     ));
     rules.push(rule(
         "an atomic operation races with a plain write",
         2,
-        TwoBlocks,
+        SameWarp,
         "st.global.u32 [%data], 3;\natom.global.add.u32 %r1, [%data+4], 1;\nred.global.add.u32 [%data], 1;\nret;".to_owned(),
         "red.global.add.u32 [%data], 3;\natom.global.add.u32 %r1, [%data+4], 1;\nred.global.add.u32 [%data], 1;\nret;".to_owned(),
     ));
@@ -284,6 +284,21 @@ ret;"
         SameBlock,
         format!("{own}\ncvta.shared.u64 %rd1, %far;\nld.u32 %r1, [%rd1];\nret;"),
         format!("{own}\nbar.sync 0;\ncvta.shared.u64 %rd1, %far;\nld.u32 %r1, [%rd1];\nret;"),
+    ));
+    // A compiler may load in all lanes what only one of them uses. The tab keeps `with_uses` from
+    // adding a use.
+    let loads = |behind: &str| {
+        format!(
+            "setp.ge.u32 %p2, %t, 32;\n@%p2 ret;\nsetp.eq.u32 %p1, %t, 0;\nld.shared.b32 \t%r1, [area];\n{behind}\nst.global.u32 [%own], %r2;\n\
+             @%p1 st.shared.u32 [area], 7;\nret;"
+        )
+    };
+    rules.push(rule(
+        "a load whose value is dropped does not race",
+        1,
+        SameWarp,
+        loads("mov.u32 %r2, %r1;"),
+        loads("selp.b32 %r2, %r1, 0, %p1;"),
     ));
     rules
 }

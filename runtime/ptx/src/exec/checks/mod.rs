@@ -15,7 +15,7 @@
 //!
 //! Memory that a launch may only read is not watched. A compiler may move a load in front of a
 //! branch, and drop the value in threads whose source does not load it. So a load is reported, here
-//! and below, only if each path from it uses the value (`program::speculation`).
+//! and below, only if each path from it uses the value (`text::speculation`).
 //!
 //! # Undefined bytes
 //! Shared and local memory is undefined when a block starts, and an operand with
@@ -35,26 +35,25 @@
 //! reported too: its result is undefined (PTX ISA 9.7.9.6, shfl.sync).
 
 mod areas;
+mod compare;
 mod order;
 pub(crate) mod report;
 mod shadow;
 
-use super::access::{Window, addresses, stored};
-use super::context::{Context, Launch, position};
+use super::access::{Window, addresses};
+use super::context::{Context, Launch};
 use super::effect::{Effect, Moved};
 use super::fault::FaultKind;
-use super::memory::{Access, Element};
+use super::memory::Access;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::warp::{Lanes, Warp};
 use crate::checks::Checks;
-use crate::program::may_be_unused;
 use areas::Areas;
-use order::{BlockClocks, Clocks, Thread};
-use report::{Earlier, Place, Race, Relation};
-use shadow::{Bits, Record, Words};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use compare::{Known, Loads, Now, describe, shared_place};
+use order::{BlockClocks, Clocks};
+use report::Place;
+use shadow::{Bits, Words};
 
 /// The state of the checks of a launch.
 #[derive(Debug)]
@@ -67,24 +66,6 @@ pub(crate) struct Checker {
     /// The place of the op that runs.
     place: u32,
     loads: Loads,
-}
-
-/// The loads that were looked at because they might be reported.
-#[derive(Debug, Default)]
-struct Loads {
-    /// For each line, whether the value of its load may stay unused.
-    may_be_unused: RefCell<HashMap<u32, bool>>,
-}
-
-impl Loads {
-    /// Returns whether a thread may have run a load whose value it does not need.
-    #[cold]
-    fn may_be_unused(&self, place: Option<u32>, launch: &Launch<'_>) -> bool {
-        let Some(place) = place else { return true };
-        let line = launch.code.lines[place as usize].ptx;
-        let mut known = self.may_be_unused.borrow_mut();
-        *known.entry(line).or_insert_with(|| may_be_unused(launch.text, line))
-    }
 }
 
 /// The state of the checks of a block.
@@ -387,237 +368,4 @@ impl Checker {
         }
         Some((Target::Global, self.areas.of(address)?.end))
     }
-}
-
-/// An access of the lanes of a warp.
-struct Now<'a, 'b> {
-    lanes: &'a Lanes,
-    op: &'a Op,
-    place: u32,
-    effect: Effect,
-    moved: Moved,
-    context: &'a Context<'b>,
-    block: u32,
-    warp: usize,
-    of: &'a [u64; LANES],
-}
-
-/// What is known of the memory that an access touches.
-struct Known<'a> {
-    start: u64,
-    /// Empty if races in it are not looked for.
-    words: &'a mut Words,
-    /// The bytes that are defined, unless all are.
-    defined: Option<&'a mut Bits>,
-    /// True if it is shared or local memory: no other block has it.
-    is_own: bool,
-}
-
-/// What is wrong with an access of a lane.
-enum Problem {
-    /// It races with another access, which is a write or a read.
-    Race {
-        earlier: Record,
-        is_write: bool,
-    },
-    Undefined,
-}
-
-impl Known<'_> {
-    /// Checks an access of lanes that is within this memory. Returns a lane, an address and what is
-    /// wrong.
-    fn check(
-        mut self,
-        now: &Now<'_, '_>,
-        mask: Mask,
-        clocks: &Clocks,
-        of: &BlockClocks,
-        loads: &Loads,
-    ) -> Option<(usize, u64, Problem)> {
-        self.undefined(now, mask, loads).or_else(|| self.race(now, mask, clocks, of, loads))
-    }
-
-    fn undefined(&mut self, now: &Now<'_, '_>, mask: Mask, loads: &Loads) -> Option<(usize, u64, Problem)> {
-        let defined = self.defined.as_deref_mut()?;
-        let bytes = now.moved.all_bytes();
-        let reads = !matches!(now.effect, Effect::Store(..) | Effect::Part(_));
-        let writes = !matches!(now.effect, Effect::Load(_));
-        let mut found = None;
-        if !reads && now.is_contiguous(mask) {
-            defined.set_all(now.of[0] - self.start, now.of[0] - self.start + LANES as u64 * bytes);
-            return None;
-        }
-        for_each_lane(mask, |lane| {
-            let at = now.of[lane] - self.start;
-            if reads && found.is_none() && defined.of(at, bytes) == 0 {
-                let is_alone = self.is_own && bytes < 4 && defined.of(at / 8 * 8, 8) != 0;
-                if !is_alone && !now.may_be_unused(loads) {
-                    found = Some((lane, now.of[lane], Problem::Undefined));
-                }
-            }
-            if writes {
-                defined.set(at, bytes);
-            }
-        });
-        found
-    }
-
-    fn race(
-        &mut self,
-        now: &Now<'_, '_>,
-        mask: Mask,
-        clocks: &Clocks,
-        of: &BlockClocks,
-        loads: &Loads,
-    ) -> Option<(usize, u64, Problem)> {
-        if self.words.is_empty() {
-            return None;
-        }
-        let bytes = now.moved.all_bytes();
-        let thread = Thread { block: of.block, number: now.lanes.first_thread };
-        let by = Record::new(thread, clocks.time, now.moved.is_strong, now.place);
-        let floor = of.floor(now.warp);
-        let (first_word, is_own) = (self.start / 4, self.is_own);
-        let is_load = matches!(now.effect, Effect::Load(_));
-        let mut left = mask;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let address = now.of[lane];
-            let at = (address / 4 - first_word) as usize;
-            let (len, which) = match bytes {
-                1 | 2 => (1, ((1 << bytes) - 1) << (address % 4)),
-                _ => (bytes as usize / 4, 0xf),
-            };
-            let by = by.at(lane, which);
-            let is_before = |earlier: Record| {
-                let (a, then) = (earlier.thread(), earlier.time());
-                let is_own_block = a.block == of.block;
-                // Other blocks have left records of their own shared memory here.
-                let is_certain = if is_own_block { then < floor } else { is_own };
-                is_certain || clocks.is_before(a, then, of, now.warp, lane)
-            };
-            for number in 0..len {
-                let place = || (address / 4 + number as u64) * 4 + u64::from(by.bytes().trailing_zeros());
-                let race = if is_load {
-                    let write =
-                        self.words.read(at + number, by, is_before).filter(|_| !now.may_be_unused(loads));
-                    write.map(|earlier| (earlier, true))
-                } else {
-                    let is_harmless = |read: Record| {
-                        is_before(read)
-                            || !read.is_strong() && loads.may_be_unused(read.place(), now.context.launch)
-                    };
-                    let is_silent = |earlier| now.is_silent(mask, lane, earlier, by, number);
-                    self.words.write(at + number, by, is_before, is_silent, is_harmless)
-                };
-                if let Some((earlier, is_write)) = race {
-                    return Some((lane, place(), Problem::Race { earlier, is_write }));
-                }
-            }
-        }
-        None
-    }
-}
-
-impl Now<'_, '_> {
-    /// Returns whether all lanes take part, each right behind the one before.
-    fn is_contiguous(&self, mask: Mask) -> bool {
-        let bytes = self.moved.all_bytes();
-        let is_next = |(lane, at): (usize, &u64)| *at == self.of[0].wrapping_add(lane as u64 * bytes);
-        mask == Mask::MAX && self.of.iter().enumerate().all(is_next)
-    }
-
-    /// Returns whether this is a load whose value may stay unused.
-    #[cold]
-    fn may_be_unused(&self, loads: &Loads) -> bool {
-        let is_weak_load = matches!(self.effect, Effect::Load(_)) && !self.moved.is_strong;
-        is_weak_load && loads.may_be_unused(Some(self.place), self.context.launch)
-    }
-
-    /// Returns whether a store of a lane leaves a word as an earlier write left it.
-    #[cold]
-    fn is_silent(&self, mask: Mask, lane: usize, earlier: Record, by: Record, word: usize) -> bool {
-        if let Effect::Part(_) = self.effect {
-            // Lanes that store a matrix together may store an element several times.
-            return earlier.place() == Some(self.place) && earlier.is_of_warp(by);
-        }
-        let Effect::Store(moved, is_wide) = self.effect else { return false };
-        let start = self.of[lane] / 4 * 4 + 4 * word as u64;
-        let is_same_instruction = self.is_same_instruction(mask, lane, earlier);
-        let other = earlier.thread().number as usize % LANES;
-        (0..4).filter(|byte| earlier.bytes() & by.bytes() >> byte & 1 == 1).all(|byte| {
-            let address = start + byte;
-            let at = (address - self.of[lane]) as usize;
-            let new = stored(self.lanes, self.op, lane, moved, is_wide)[at];
-            if is_same_instruction {
-                return new == stored(self.lanes, self.op, other, moved, is_wide)[at];
-            }
-            // SAFETY: load needs memory that is valid for reads: `addresses` has checked that the
-            // lane may write there, and memory of a launch that is writable is readable.
-            new == unsafe { u8::load(address) }
-        })
-    }
-
-    /// Returns whether an access was made by another lane at the same time and place, to the same
-    /// address.
-    fn is_same_instruction(&self, mask: Mask, lane: usize, earlier: Record) -> bool {
-        let thread = earlier.thread();
-        let other = thread.number as usize % LANES;
-        thread.number as usize / LANES == self.warp
-            && thread.block == self.block
-            && earlier.place() == Some(self.place)
-            && mask >> other & 1 == 1
-            && self.of[other] == self.of[lane]
-            && other < lane
-    }
-}
-
-/// Turns what is wrong with an access into a fault. `place` names an address.
-#[cold]
-fn describe(
-    (lane, address, problem): (usize, u64, Problem),
-    now: &Now<'_, '_>,
-    mask: Mask,
-    place: impl FnOnce(u64) -> Place,
-) -> Failure {
-    let Problem::Race { earlier, is_write } = problem else {
-        return (lane, FaultKind::Uninitialised { place: place(address), bytes: now.moved.all_bytes() });
-    };
-    let Launch { code, grid, block, .. } = now.context.launch;
-    let Thread { block: number, number: thread } = earlier.thread();
-    let (line, source) = earlier.place().map(|place| code.line_of(place)).unwrap_or_default();
-    let relation = if number != now.block {
-        Relation::TwoBlocks
-    } else if thread as usize / LANES != now.warp {
-        Relation::SameBlock
-    } else if is_write && now.is_same_instruction(mask, lane, earlier) {
-        Relation::SameInstruction
-    } else {
-        Relation::SameWarp
-    };
-    let access = |is_write| if is_write { Access::Write } else { Access::Read };
-    let race = Race {
-        place: place(address),
-        access: access(!matches!(now.effect, Effect::Load(_))),
-        is_strong: now.moved.is_strong,
-        earlier: Earlier {
-            access: access(is_write),
-            is_strong: earlier.is_strong(),
-            block: position(number.into(), *grid),
-            thread: position(thread.into(), *block),
-            ptx_line: line,
-            source,
-        },
-        relation,
-    };
-    (lane, FaultKind::Race(Box::new(race)))
-}
-
-fn shared_place(now: &Now<'_, '_>, address: u64) -> Place {
-    let offset = address - now.context.shared;
-    let variables = now.context.launch.code.shared_variables.iter();
-    let has = |(start, len, _): &&(u64, u64, String)| (*start..start + len).contains(&offset);
-    let variable = variables.rev().find(has).map(|(start, _, name)| (name.clone(), *start));
-    Place::Shared { offset, variable }
 }

@@ -5,8 +5,7 @@
 //! may race in the PTX although the source does not. So the checks report a load only if each path
 //! from it uses the value.
 
-use super::form::Opcode;
-use crate::text::{self, Function, Instruction, Operand, Statement};
+use super::{Function, Instruction, Operand, Statement, parse};
 use std::collections::{HashMap, HashSet};
 
 /// The number of instructions after which a search gives up.
@@ -15,7 +14,7 @@ const MOST_STEPS: usize = 20_000;
 /// Returns whether a thread may run the load at a line of a text without a use of the value. A line
 /// without a load counts as one where it may.
 pub(crate) fn may_be_unused(text: &str, line: u32) -> bool {
-    let Ok(module) = text::parse(text) else { return true };
+    let Ok(module) = parse(text) else { return true };
     let is_load = |statement: &Statement<'_>| matches!(statement, Statement::Instruction(it) if it.line == line && it.opcode.starts_with("ld"));
     let mut found = false;
     for function in &module.functions {
@@ -98,7 +97,7 @@ enum Step<'a> {
 
 /// Follows the value through one instruction.
 fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> Step<'a> {
-    let op = Opcode::of(instruction.opcode);
+    let name = instruction.parts().next().unwrap_or_default();
     let holds = |operands: &[Operand<'a>]| {
         let mut found = Vec::new();
         operands.iter().for_each(|operand| names(operand, &mut found));
@@ -110,7 +109,7 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> St
         return Step::Use;
     }
     let has_result = !matches!(
-        op.name,
+        name,
         "st" | "red"
             | "bra"
             | "brx"
@@ -124,7 +123,7 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> St
             | "cp"
     );
     let (results, sources) = operands.split_at(usize::from(has_result).min(operands.len()));
-    match op.name {
+    match name {
         "bra" => {
             let Some(Operand::Name(label)) = operands.first() else { return Step::End };
             return Step::Jump(label);
@@ -135,10 +134,9 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> St
         _ => {}
     }
     // These may drop the value, so it is not used yet.
-    let selects =
-        matches!(op.name, "selp" | "slct") || matches!(op.name, "and" | "or") && op.last() == "pred";
+    let selects = matches!(name, "selp" | "slct") || matches!(instruction.opcode, "and.pred" | "or.pred");
     let computes = !matches!(
-        op.name,
+        name,
         "ld" | "atom"
             | "shfl"
             | "vote"
