@@ -81,9 +81,10 @@ impl Call {
     }
 
     fn run_twin(&self) {
+        let twin = self.kernel.twin.expect("each kernel here has a twin");
         // SAFETY: a twin needs arguments that fit the kernel, as those of `main` do, and slices
         // that nothing else uses meanwhile.
-        unsafe { (self.kernel.twin)(&self.args) }
+        unsafe { twin(&self.args) }
     }
 
     /// Measures both forms alternately, with `times` launches a round. Prints their figures in
