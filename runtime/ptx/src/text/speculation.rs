@@ -3,7 +3,8 @@
 //! A compiler may move a load from shared memory in front of a branch, and drop the value in the
 //! threads that did not load it in the source: by a later `selp`, or by no use at all. Such a load
 //! may race in the PTX although the source does not. So the checks report a load only if each path
-//! from it uses the value.
+//! from it uses the value. Arithmetic is a use, unless a `selp` takes its result: compilers move a
+//! few cheap instructions along with the load.
 
 use super::{Function, Instruction, Operand, Statement, parse};
 use std::collections::{HashMap, HashSet};
@@ -44,45 +45,69 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
     let mut holders = Vec::new();
     instruction.operands.iter().take(1).for_each(|result| names(result, &mut holders));
     // The registers that hold the value at a place, or a result that was computed from it.
-    let mut open = vec![(load + 1, holders.into_iter().collect::<HashSet<_>>())];
-    let mut seen: HashMap<usize, Vec<HashSet<&str>>> = HashMap::new();
+    let mut open = vec![(load + 1, holders.into_iter().collect::<HashSet<_>>(), Computed::default())];
+    let mut seen: HashMap<(usize, bool), Vec<HashSet<&str>>> = HashMap::new();
     let mut steps = 0;
-    while let Some((mut at, mut holders)) = open.pop() {
+    while let Some((mut at, mut holders, mut computed)) = open.pop() {
         loop {
             steps += 1;
-            if steps > MOST_STEPS || holders.is_empty() {
+            if steps > MOST_STEPS {
                 return false;
             }
+            if holders.is_empty() {
+                match computed.is_use() {
+                    true => break,
+                    false => return false,
+                }
+            }
             match body.get(at) {
+                None if computed.is_use() => break,
                 None => return false,
                 Some(Statement::Label(_)) => {
-                    let sets = seen.entry(at).or_default();
+                    let sets = seen.entry((at, computed.is_use())).or_default();
                     // Each path from here uses one of fewer holders, or another search finds out.
                     if sets.iter().any(|set| set.is_subset(&holders)) {
                         break;
                     }
                     sets.push(holders.clone());
                 }
-                Some(Statement::Instruction(instruction)) => match step(instruction, &mut holders) {
-                    Step::Use => break,
-                    Step::End => return false,
-                    Step::Next => {}
-                    Step::Jump(label) => {
-                        let Some(target) = labels.get(label) else { return false };
-                        if instruction.guard.is_some() {
-                            open.push((*target, holders.clone()));
-                        } else {
-                            at = *target;
-                            continue;
+                Some(Statement::Instruction(instruction)) => {
+                    match step(instruction, &mut holders, &mut computed) {
+                        Step::Use => break,
+                        Step::End if computed.is_use() => break,
+                        Step::End => return false,
+                        Step::Next => {}
+                        Step::Jump(label) => {
+                            let Some(target) = labels.get(label) else { return false };
+                            if instruction.guard.is_some() {
+                                open.push((*target, holders.clone(), computed));
+                            } else {
+                                at = *target;
+                                continue;
+                            }
                         }
                     }
-                },
+                }
                 Some(_) => {}
             }
             at += 1;
         }
     }
     true
+}
+
+/// What a path has computed from the value.
+#[derive(Clone, Copy, Default)]
+struct Computed {
+    has_result: bool,
+    /// A `selp` has taken the value or a result.
+    is_selected: bool,
+}
+
+impl Computed {
+    fn is_use(self) -> bool {
+        self.has_result && !self.is_selected
+    }
 }
 
 enum Step<'a> {
@@ -96,7 +121,11 @@ enum Step<'a> {
 }
 
 /// Follows the value through one instruction.
-fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> Step<'a> {
+fn step<'a>(
+    instruction: &Instruction<'a>,
+    holders: &mut HashSet<&'a str>,
+    computed: &mut Computed,
+) -> Step<'a> {
     let name = instruction.parts().next().unwrap_or_default();
     let holds = |operands: &[Operand<'a>]| {
         let mut found = Vec::new();
@@ -133,8 +162,10 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> St
         "trap" if !is_guarded => return Step::Use,
         _ => {}
     }
-    // These may drop the value, so it is not used yet.
-    let selects = matches!(name, "selp" | "slct") || matches!(instruction.opcode, "and.pred" | "or.pred");
+    // This may drop the value, so it is not used yet. A `selp` by what was computed from the value,
+    // as of a maximum, does use it.
+    let selects =
+        matches!(name, "selp" | "slct") && !holds(operands.last().map_or(&[], std::slice::from_ref));
     let computes = !matches!(
         name,
         "ld" | "atom"
@@ -151,6 +182,10 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut HashSet<&'a str>) -> St
     let uses = holds(sources);
     if uses && !(has_result && computes) && !is_guarded {
         return Step::Use;
+    }
+    if uses && !is_guarded {
+        computed.is_selected |= selects;
+        computed.has_result |= !selects && name != "mov";
     }
     let mut changed = Vec::new();
     results.iter().for_each(|result| names(result, &mut changed));
@@ -199,7 +234,10 @@ mod tests {
         assert!(!unused("st.shared.u32 [%r0], %r1;"));
         assert!(!unused("add.u32 %r2, %r1, 1; mov.u32 %r1, 0; st.shared.u32 [%r0], %r2;"));
         assert!(!unused("setp.eq.u32 %p1, %r1, 0; @%p1 bra L; L:"));
+        assert!(!unused("setp.lt.u32 %p1, %r1, %r2; selp.b32 %r2, %r2, %r1, %p1; st.shared.u32 [%r0], %r2;"));
         assert!(!unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L; ld.shared.u32 %r3, [%r1];"));
+        // Threads behind the end of an array compute with what they do not store.
+        assert!(!unused("add.u32 %r2, %r1, 1; @%p1 bra A; st.shared.u32 [%r0], %r2; A:"));
         assert!(!unused("@%p1 bra A; st.shared.u32 [%r0], %r1; ret; A: red.shared.add.u32 [%r0], %r1;"));
     }
 
@@ -210,6 +248,8 @@ mod tests {
         assert!(unused("@%p1 bra A; st.shared.u32 [%r0], %r1; A:"));
         assert!(unused("@%p1 st.shared.u32 [%r0], %r1;"));
         assert!(unused("selp.b32 %r2, %r1, 0, %p1; st.shared.u32 [%r0], %r2;"));
+        assert!(unused("mul.lo.u32 %r2, %r1, 3; selp.b32 %r2, %r2, 0, %p1; st.shared.u32 [%r0], %r2;"));
+        assert!(unused("mov.u32 %r2, %r1; @%p1 ret; st.shared.u32 [%r0], %r2;"));
         assert!(unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L;"));
         assert!(unused("@%p1 ret; st.shared.u32 [%r0], %r1;"));
         assert!(may_be_unused("no PTX", 4));

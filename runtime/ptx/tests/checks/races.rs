@@ -342,7 +342,7 @@ fn a_report_names_both_accesses_and_the_remedy() {
         text(1, near),
         "thread [0, 0, 0] of block [0, 0, 0] (PTX line 27): it reads byte 20 of the shared variable area, \
          which thread [5, 0, 0] of the same warp writes (PTX line 26), and nothing orders the two accesses; \
-         separate them by __syncwarp()"
+         separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory"
     );
     let blocks = "st.global.u32 [%data+8], %b;\nret;";
     assert_eq!(
