@@ -162,8 +162,10 @@ fn step<'a>(
         "trap" if !is_guarded => return Step::Use,
         _ => {}
     }
-    // These may drop the value, so it is not used yet.
-    let selects = matches!(name, "selp" | "slct") || matches!(instruction.opcode, "and.pred" | "or.pred");
+    // This may drop the value, so it is not used yet. A `selp` by what was computed from the value,
+    // as of a maximum, does use it.
+    let selects =
+        matches!(name, "selp" | "slct") && !holds(operands.last().map_or(&[], std::slice::from_ref));
     let computes = !matches!(
         name,
         "ld" | "atom"
@@ -232,6 +234,7 @@ mod tests {
         assert!(!unused("st.shared.u32 [%r0], %r1;"));
         assert!(!unused("add.u32 %r2, %r1, 1; mov.u32 %r1, 0; st.shared.u32 [%r0], %r2;"));
         assert!(!unused("setp.eq.u32 %p1, %r1, 0; @%p1 bra L; L:"));
+        assert!(!unused("setp.lt.u32 %p1, %r1, %r2; selp.b32 %r2, %r2, %r1, %p1; st.shared.u32 [%r0], %r2;"));
         assert!(!unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L; ld.shared.u32 %r3, [%r1];"));
         // Threads behind the end of an array compute with what they do not store.
         assert!(!unused("add.u32 %r2, %r1, 1; @%p1 bra A; st.shared.u32 [%r0], %r2; A:"));
