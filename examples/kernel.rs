@@ -2,15 +2,15 @@
 //!
 //! Three kernels add up blocks of 256 numbers. The first is right. The second reads an element too
 //! far, and the third forgets a `__syncthreads()`. On a GPU, the second would most likely return
-//! the right sums, and the third wrong ones now and then. Here each mistake fails its launch, with a
-//! report that says where it is.
+//! the right sums, and the third wrong ones now and then. Here each mistake fails its launch, with
+//! a report that says where it is.
 //!
 //! ```sh
 //! cargo run --release --example kernel
 //! ```
 //!
-//! The CPU device compiles CUDA C++ with NVRTC, which needs no GPU. It is in the CUDA toolkit and in
-//! the Python package `nvidia-cuda-nvrtc-cu12`. If it is in no folder that the loader knows,
+//! The CPU device compiles CUDA C++ with NVRTC, which needs no GPU. It is in the CUDA toolkit and
+//! in the Python package `nvidia-cuda-nvrtc-cu12`. If it is in no folder that the loader knows,
 //! `WARPLINE_NVRTC` names the file: `WARPLINE_NVRTC=…/libnvrtc.so.12`.
 //!
 //! Outside this repository it needs:
@@ -44,7 +44,7 @@ extern "C" __global__ void block_sums(unsigned n, const float *x, float *sums) {
 }"#,
     }
 
-    /// The same, but with `<=` in place of `<`.
+    /// Writes these sums too, but has `<=` in place of `<`.
     unsafe fn one_too_far(n: u32, x: &[f32], write sums: &mut [f32])
     where n as usize == x.len(), sums.len() == x.len().div_ceil(256)
     {
@@ -62,7 +62,7 @@ extern "C" __global__ void one_too_far(unsigned n, const float *x, float *sums) 
 }"#,
     }
 
-    /// The same, but without the barrier between two steps of the sum.
+    /// Writes these sums too, but lacks the barrier between two steps of the sum.
     unsafe fn no_barrier(n: u32, x: &[f32], write sums: &mut [f32])
     where n as usize == x.len(), sums.len() == x.len().div_ceil(256)
     {

@@ -39,7 +39,8 @@ warpline::kernel! {
     /// Writes half of its operand.
     unsafe fn half(write x: &mut [u32]) { ptx: HALF }
 
-    /// Doubles the element of each thread of `x`, whether it exists or not, and leaves `y` as it is.
+    /// Doubles the element of each thread of `x`, whether it exists or not, and leaves `y` as it
+    /// is.
     unsafe fn double_first(x: &mut [f32], y: &mut [f32]) { ptx: DOUBLE_FIRST }
 
     /// Reads the number behind a pointer.

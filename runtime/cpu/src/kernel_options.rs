@@ -36,8 +36,8 @@ impl FromStr for KernelForm {
     }
 }
 
-/// Checks of device code that runs on CPU devices, besides those of bounds. A failed check is a fault
-/// of the launch.
+/// Checks of device code that runs on CPU devices, besides those of bounds. A failed check is a
+/// fault of the launch.
 ///
 /// A checked kernel takes several times as long, and runs on one thread. The checks do not apply to
 /// twins: [`KernelForm::Ptx`] runs the device code of kernels that have both.
@@ -45,8 +45,8 @@ impl FromStr for KernelForm {
 pub struct KernelChecks {
     /// Reports two accesses to the same bytes, at least one of them a write, that nothing orders.
     pub races: bool,
-    /// Reports reads of bytes that nothing has written, and elements of a `write` parameter that the
-    /// kernel has not written.
+    /// Reports reads of bytes that nothing has written, and elements of a `write` parameter that
+    /// the kernel has not written.
     pub init: bool,
     /// Reports barriers that some threads of a block do not reach.
     pub sync: bool,

@@ -229,11 +229,11 @@ pub struct Launch {
     pub config: LaunchConfig,
     /// One argument for each of the kernel's parameters.
     pub args: Args,
-    /// What few launches have. Boxed, since a command should stay small.
+    /// The parts that few launches have. Boxed, since a command should stay small.
     pub extras: Option<Box<LaunchExtras>>,
 }
 
-/// What few launches have.
+/// The parts of a launch that few launches have.
 #[derive(Clone, Debug, Default)]
 pub struct LaunchExtras {
     /// Workspace for the kernel's library, if the library is asked. In a graph the workspace of the

@@ -168,7 +168,7 @@ impl Config {
     }
 }
 
-/// What a launch uses of the program that it runs in.
+/// The threads and the flag of the program that a launch uses.
 #[derive(Clone, Copy)]
 pub struct Host<'a> {
     /// Calls a function on as many threads as the number says, one of them the calling thread, and

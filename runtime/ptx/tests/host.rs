@@ -1,4 +1,4 @@
-//! What a launch uses of its program: threads, a flag that stops it, and standard output.
+//! The parts of a program that a launch uses: threads, a flag that stops it, and standard output.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use warpline_ptx::{Config, FaultKind, Host, Kernel, Memory, Module};

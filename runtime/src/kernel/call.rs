@@ -68,8 +68,8 @@ impl<'a> KernelCall<'a> {
         &self.operands
     }
 
-    /// Declares memory that the kernel reads through a pointer which is not a parameter: one in other
-    /// memory, or in a scalar.
+    /// Declares memory that the kernel reads through a pointer which is not a parameter: one in
+    /// other memory, or in a scalar.
     ///
     /// The order check treats it like an operand. A CPU device that runs the kernel's PTX lets it
     /// read this memory, and reports each access to memory that is not declared.

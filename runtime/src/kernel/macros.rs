@@ -50,16 +50,18 @@
 ///   asks the library whether it does the work in place of the device code. The library has to keep
 ///   the promise that `unsafe` makes for the device code.
 /// - `cpu` is the twin, the kernel's form for CPU devices: a closure or function of all parameters,
-///   called once per launch. A panic in it is a fault: the CPU device accepts no more work, as a GPU
-///   does after an illegal address. A kernel needs a twin or device code, or both.
+///   called once per launch. A panic in it is a fault: the CPU device accepts no more work, as a
+///   GPU does after an illegal address. A kernel needs a twin or device code, or both.
 /// - Without a twin, a CPU device runs the kernel's PTX: the text with the newest target, each
-///   thread of each block. NVRTC compiles CUDA C++ for it, if NVRTC is installed. An access outside of the operands, or a write to one that is only read,
-///   is a fault, which names the kernel, its thread, the line and the element. What the kernel
-///   prints goes to standard output. A text with an instruction that CPU devices do not support is
-///   refused at the first launch, and so is an image.
-/// - `tolerance` is the largest difference between the results of the twin and of the device code, as
-///   a fraction of the largest value of the operand. Without it, results have the same bits, apart
-///   from those of NaN. [`KernelForm::Both`](crate::KernelForm::Both) runs and compares the two.
+///   thread of each block. NVRTC compiles CUDA C++ for it, if NVRTC is installed. An access outside
+///   of the operands, or a write to one that is only read, is a fault, which names the kernel, its
+///   thread, the line and the element. What the kernel prints goes to standard output. A text with
+///   an instruction that CPU devices do not support is refused at the first launch, and so is an
+///   image.
+/// - `tolerance` is the largest difference between the results of the twin and of the device code,
+///   as a fraction of the largest value of the operand. Without it, results have the same bits,
+///   apart from those of NaN. [`KernelForm::Both`](crate::KernelForm::Both) runs and compares the
+///   two.
 /// - `in_place` kernels accept a written operand that is the same memory as another operand. The
 ///   slices of their twin are `&[Cell<T>]`, because they may be the same memory.
 /// - `descriptor` names a `static` [`Kernel`](crate::kernel::Kernel) of the same visibility, for
@@ -82,8 +84,8 @@
 /// `unsafe` promises that the device code touches only its operands, within their lengths, and only
 /// as their parameters say. The promise has to hold for every launch configuration, and for all
 /// scalars and lengths that pass the `where`. Since calling the function is safe, do not declare
-/// device code that cannot keep this promise. The twin is safe code and needs no promise. CPU devices
-/// check each access of PTX.
+/// device code that cannot keep this promise. The twin is safe code and needs no promise. CPU
+/// devices check each access of PTX.
 ///
 /// # Examples
 /// ```

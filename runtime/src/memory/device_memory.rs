@@ -62,8 +62,8 @@ impl DeviceMemory {
         DeviceMemory { gap_bytes, ..self }
     }
 
-    /// Allocates `len_bytes` and the gap, rounded up to 512, for `stream`, whose order `order` knows. Zero
-    /// bytes are served as 512, so every allocation has an address of its own.
+    /// Allocates `len_bytes` and the gap, rounded up to 512, for `stream`, whose order `order`
+    /// knows. Zero bytes are served as 512, so every allocation has an address of its own.
     ///
     /// The caller makes sure that `Grant::wait` is waited for.
     #[inline]

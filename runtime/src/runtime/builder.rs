@@ -136,8 +136,9 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the code that CPU devices run of kernels that have both a CPU form, the twin, and device
-    /// code; [`KernelForm::Twin`] by default. A kernel without a twin runs its device code always.
+    /// Sets the code that CPU devices run of kernels that have both a CPU form, the twin, and
+    /// device code; [`KernelForm::Twin`] by default. A kernel without a twin runs its device code
+    /// always.
     ///
     /// # Errors
     /// `InvalidArgument` from [`build`](Self::build) for another form than `Twin`, if warpline was
@@ -154,8 +155,8 @@ impl RuntimeBuilder {
     /// that the overrun is reported. An allocation takes up to 512 bytes more.
     ///
     /// # Errors
-    /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built without
-    /// its feature `ptx`.
+    /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built
+    /// without its feature `ptx`.
     pub fn kernel_checks(mut self, checks: KernelChecks) -> Self {
         self.kernels.checks = checks;
         self

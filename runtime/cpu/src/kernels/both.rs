@@ -34,8 +34,8 @@ impl Copied {
         let start = (distance + ALIGN - memory.as_ptr().addr() % ALIGN) % ALIGN;
         if len_bytes > 0 {
             let operand = std::ptr::with_exposed_provenance::<u8>(address as usize);
-            // SAFETY: from_raw_parts needs bytes that can be read and that nothing writes, which the
-            // caller promises. Device memory is initialised.
+            // SAFETY: from_raw_parts needs bytes that can be read and that nothing writes, which
+            // the caller promises. Device memory is initialised.
             let operand = unsafe { std::slice::from_raw_parts(operand, len_bytes) };
             memory[start..start + len_bytes].copy_from_slice(operand);
         }

@@ -1,9 +1,9 @@
 //! How kernels run: by their CPU forms, the twins, or by their PTX.
 //!
 //! A twin runs once per launch, PTX each thread of each block. [`KernelForm`] decides which of the
-//! two runs for a kernel that has both, or whether both run and are compared (`both`). PTX is loaded
-//! with the first launch of a kernel and stays loaded (`code`). A kernel may touch its operands alone
-//! (`run`). A fault of it fails the device, as a panic of a twin does.
+//! two runs for a kernel that has both, or whether both run and are compared (`both`). PTX is
+//! loaded with the first launch of a kernel and stays loaded (`code`). A kernel may touch its
+//! operands alone (`run`). A fault of it fails the device, as a panic of a twin does.
 //!
 //! Without the feature `ptx`, kernels without a twin are refused.
 
@@ -142,7 +142,8 @@ impl Launching<'_> {
         }
     }
 
-    /// Runs the PTX of a kernel, and its twin too if both are asked for. Without PTX, runs the twin.
+    /// Runs the PTX of a kernel, and its twin too if both are asked for. Without PTX, runs the
+    /// twin.
     ///
     /// # Safety
     /// The caller keeps the rules of [`Twin`].

@@ -3,9 +3,9 @@
 //! # Rules
 //! 1. A kernel touches its operands alone, and writes only those that its declaration says it
 //!    writes. That is the promise on which the order check rests, so each access is checked.
-//! 2. Blocks run on the threads that twins use ([`TwinThreads`]), if there are enough threads of the
-//!    kernel to be worth it. With a seeded schedule they run on the polling thread, in an order that
-//!    is drawn from the seed.
+//! 2. Blocks run on the threads that twins use ([`TwinThreads`]), if there are enough threads of
+//!    the kernel to be worth it. With a seeded schedule they run on the polling thread, in an order
+//!    that is drawn from the seed.
 //! 3. What a kernel prints goes to standard output, at the end of its launch.
 //! 4. A device that fails stops the kernels that it runs.
 
@@ -86,8 +86,8 @@ impl Launching<'_> {
             stop.store(true, Ordering::Relaxed);
         }
         let (host, memory) = (ptx::Host { run: &run, stop: &stop }, ptx::Memory::Regions(regions));
-        // SAFETY: launch_on needs regions that are valid for their access until it returns, and that
-        // other code accesses by atomic operations alone. The caller promises more.
+        // SAFETY: launch_on needs regions that are valid for their access until it returns, and
+        // that other code accesses by atomic operations alone. The caller promises more.
         let outcome = unsafe { code.launch_on(host, &config, &packed(operands), memory) };
         kernels.running.end(&stop);
         match outcome {

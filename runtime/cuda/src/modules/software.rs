@@ -58,8 +58,8 @@ pub(crate) fn is_present() -> bool {
     door().is_some()
 }
 
-/// Registers `kernel` with the software CUDA driver, if it is present. A kernel without a CPU form is
-/// not registered, and the driver runs its PTX.
+/// Registers `kernel` with the software CUDA driver, if it is present. A kernel without a CPU form
+/// is not registered, and the driver runs its PTX.
 pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     let Some(register) = door() else { return Ok(()) };
     if kernel.twin.is_none() {

@@ -1,5 +1,5 @@
-//! The description of a kernel: a name, typed parameters with access modes, device code, and perhaps
-//! a CPU form, the twin.
+//! The description of a kernel: a name, typed parameters with access modes, device code, and
+//! perhaps a CPU form, the twin.
 //!
 //! The macro `kernel!` of the facade writes a [`Kernel`]. `Stream::launch` checks a launch of it,
 //! and passes the kernel, the configuration and the packed arguments to the driver.
@@ -115,8 +115,8 @@ pub struct Kernel {
     pub library: Option<&'static Library>,
     /// Its CPU form. Without one, CPU devices run its device code.
     pub twin: Option<Twin>,
-    /// The largest difference between the results of the CPU form and the device code, as a fraction
-    /// of the largest value of the operand. With 0, they have the same bits.
+    /// The largest difference between the results of the CPU form and the device code, as a
+    /// fraction of the largest value of the operand. With 0, they have the same bits.
     pub tolerance: f64,
     #[doc(hidden)]
     pub compared: &'static Compared,

@@ -30,7 +30,7 @@ pub(crate) struct Block {
     shared: Aligned,
     /// The numbers of threads that have arrived at a barrier and do not wait.
     arrived: [u32; BARRIERS],
-    /// What the checks know of the block, while it does not run.
+    /// The state of its checks, while it does not run.
     checked: Option<Box<BlockState>>,
 }
 

@@ -1,9 +1,9 @@
 //! Copies from global to shared memory that run later: `cp.async`. PTX ISA 9.7.9.25.
 //!
 //! A thread's copy runs when the thread waits for its group, which is as late as the ISA allows. So
-//! code that reads the copied memory without waiting gets the wrong values here, as it may on a GPU.
-//! Addresses are checked when the copy is issued. Copies of a thread that exits without waiting
-//! never run.
+//! code that reads the copied memory without waiting gets the wrong values here, as it may on a
+//! GPU. Addresses are checked when the copy is issued. Copies of a thread that exits without
+//! waiting never run.
 
 use super::access::{Base, Window, addresses};
 use super::context::Context;

@@ -25,7 +25,7 @@ pub(crate) enum Effect {
     Result(u8),
 }
 
-/// What an instruction moves between registers and memory, and with which order.
+/// The elements that an instruction moves between registers and memory, and their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// The bytes of an element.

@@ -1,10 +1,10 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`, `print`,
-//! `heap`: the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`, `aligned`,
-//! `fault`: what may be touched, and what fails; `effect`, `checks`: what a launch may ask to be
-//! checked.
+//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`,
+//! `print`, `heap`: the instructions; `warp`, `block`, `grid`, `schedule`: who runs when; `memory`,
+//! `aligned`, `fault`: what may be touched, and what fails; `effect`, `checks`: what a launch may
+//! ask to be checked.
 
 pub(crate) mod access;
 mod aligned;

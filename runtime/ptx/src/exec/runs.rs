@@ -8,9 +8,9 @@
 //!
 //! # Races
 //! A vector is moved by an instruction in `asm!`, which stands for a relaxed atomic access of each
-//! element: see `memory`. Processors with AVX access 16 aligned bytes at once (Intel SDM 3A, 9.1.1),
-//! and an element lies within those. The order of the elements is left open, as it is for the lanes
-//! of a warp.
+//! element: see `memory`. Processors with AVX access 16 aligned bytes at once (Intel SDM 3A,
+//! 9.1.1), and an element lies within those. The order of the elements is left open, as it is for
+//! the lanes of a warp.
 
 use super::access::{Base, Window};
 use super::context::Context;

@@ -53,8 +53,9 @@ impl EarlyOps {
         self.pure.push(Pure { at, result, sources: sources.to_vec(), uniform });
     }
 
-    /// Moves these ops out of the kernel, and returns them. `jumps` are the ops whose `extra` is the
-    /// place of an op, and `fields` describes the ops: both are of the ops that stay, afterwards.
+    /// Moves these ops out of the kernel, and returns them. `jumps` are the ops whose `extra` is
+    /// the place of an op, and `fields` describes the ops: both are of the ops that stay,
+    /// afterwards.
     pub(super) fn move_out(
         &self,
         code: &mut Code,

@@ -402,8 +402,8 @@ impl<'m> Lowering<'m> {
         at
     }
 
-    /// Adds an op whose result depends on its sources alone, which are in its fields `a`, `b` and so
-    /// on.
+    /// Adds an op whose result depends on its sources alone, which are in its fields `a`, `b` and
+    /// so on.
     pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
         self.emit_uniform(op, result, sources, Uniform::Launch)
     }

@@ -96,7 +96,7 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
     true
 }
 
-/// What a path has computed from the value.
+/// The use that a path has made of the value.
 #[derive(Clone, Copy, Default)]
 struct Computed {
     has_result: bool,

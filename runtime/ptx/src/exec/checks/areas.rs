@@ -13,7 +13,7 @@ pub(super) struct Area {
     /// A multiple of 16.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// What is known of each word. Empty if no access can race.
+    /// The records of each word. Empty if no access can race.
     pub(super) words: Words,
     /// The bytes that are defined, unless all are.
     pub(super) defined: Option<Bits>,

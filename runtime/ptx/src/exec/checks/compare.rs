@@ -29,7 +29,7 @@ pub(super) struct Now<'a, 'b> {
     pub(super) of: &'a [u64; LANES],
 }
 
-/// What is known of the memory that an access touches.
+/// The records of the memory that an access touches.
 pub(super) struct Known<'a> {
     pub(super) start: u64,
     /// Empty if races in it are not looked for.
@@ -40,7 +40,7 @@ pub(super) struct Known<'a> {
     pub(super) is_own: bool,
 }
 
-/// What is wrong with an access of a lane.
+/// The fault of an access of a lane.
 pub(super) enum Problem {
     /// It races with another access, which is a write or a read.
     Race {

@@ -61,7 +61,7 @@ pub(crate) struct Checker {
     checks: Checks,
     clocks: Clocks,
     areas: Areas,
-    /// That of the block that runs.
+    /// The state of the block that runs.
     block: Option<Box<BlockState>>,
     /// The place of the op that runs.
     place: u32,
@@ -72,7 +72,7 @@ pub(crate) struct Checker {
 #[derive(Debug)]
 pub(crate) struct BlockState {
     clocks: BlockClocks,
-    /// What is known of each word of shared memory. Records of earlier blocks are left over.
+    /// The records of each word of shared memory. Those of earlier blocks are left over.
     shared: Words,
     shared_defined: Bits,
     /// The bytes of local memory of each warp that are defined.

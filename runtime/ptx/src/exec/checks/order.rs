@@ -1,4 +1,4 @@
-//! What orders the accesses of two threads.
+//! The rules that order the accesses of two threads.
 //!
 //! # Time
 //! One number counts the events that may order accesses: a barrier that opens, a meeting of lanes,
@@ -71,7 +71,7 @@ pub(super) struct BlockClocks {
     arrived: HashMap<u32, (Box<[Time]>, Time)>,
     /// For each thread, the time before which a fence covers its accesses.
     fenced: Box<[Time]>,
-    /// The same of fences of the device's scope, if the block has made one.
+    /// The times of fences of the device's scope, if the block has made one.
     fenced_wide: Option<Box<[Time]>>,
     /// True if no strong write has followed the last fence.
     is_unpublished: bool,

@@ -1,4 +1,4 @@
-//! What the reports of the checks contain, and how they read.
+//! The contents and the texts of the reports of the checks.
 
 use super::super::memory::{Access, Region};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Race {
     /// The first byte that both access.
     pub place: Place,
-    /// What the later access does.
+    /// The kind of the later access.
     pub access: Access,
     /// True if the later access is atomic or volatile.
     pub is_strong: bool,
@@ -22,7 +22,7 @@ pub struct Race {
 /// The earlier access of a race.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Earlier {
-    /// What it does.
+    /// The kind of the access.
     pub access: Access,
     /// True if it is atomic or volatile.
     pub is_strong: bool,

@@ -1,5 +1,5 @@
-//! What the check of races keeps of each word of memory, and the check of undefined bytes of each
-//! byte.
+//! The records of each word of memory for the check of races, and of each byte for the check of
+//! undefined bytes.
 
 use super::order::{Thread, Time};
 
@@ -76,7 +76,7 @@ impl Record {
     }
 }
 
-/// What is known of each word of a piece of memory.
+/// The records of each word of a piece of memory.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     /// The last write.

@@ -69,7 +69,8 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// Returns the types of D, A, B and C, of which `wmma` with halves names those of D and C alone.
+    /// Returns the types of D, A, B and C, of which `wmma` with halves names those of D and C
+    /// alone.
     fn types(&self, op: &Opcode<'_>) -> Option<[Element; 4]> {
         let types: Vec<Element> = op.parts.iter().filter_map(|part| Element::of(part)).collect();
         match types[..] {

@@ -85,7 +85,8 @@ impl<'m> Lowering<'m> {
         Ok(op)
     }
 
-    /// Returns a wide row with the addresses of a memory operand, and the window to which they point.
+    /// Returns a wide row with the addresses of a memory operand, and the window to which they
+    /// point.
     pub(super) fn address_row(
         &mut self,
         operand: &'m Operand<'m>,
