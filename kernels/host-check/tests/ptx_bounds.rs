@@ -8,7 +8,7 @@
 use host_check::{
     Agree, CUBES, Check, Launch, ONE_THREAD, PARTIAL_WARPS, Problem, WARPS, load, plain, ptx_texts,
 };
-use warpline_kernels::{ALL, RELU, SUM_RUN, TypeCode, launch};
+use warpline_kernels::{ALL, AXPY, SUM_RUN, TypeCode, launch};
 use warpline_ptx::FaultKind;
 use warpline_runtime::kernel::ParamKind;
 
@@ -168,13 +168,13 @@ fn a_launch_without_the_last_element_of_an_operand_fails_and_names_it() {
 
 #[test]
 fn a_launch_that_writes_a_read_operand_fails_and_names_it() {
-    let relu = call("relu", 0);
-    for text in ptx_texts(&RELU) {
+    let axpy = call("axpy", 0);
+    for text in ptx_texts(&AXPY) {
         // The loads of the addresses change places, so the kernel writes `x`.
-        let swapped = text.replace("[relu_param_1]", "[first]").replace("[relu_param_2]", "[relu_param_1]");
-        let swapped = load(&swapped.replace("[first]", "[relu_param_2]"), "relu");
+        let swapped = text.replace("[axpy_param_2]", "[x]").replace("[axpy_param_3]", "[axpy_param_2]");
+        let swapped = load(&swapped.replace("[x]", "[axpy_param_3]"), "axpy");
         // SAFETY: `call` gives both operands the same length.
-        let result = unsafe { relu.compares_with(&swapped, Agree::Bits, &WARPS) };
+        let result = unsafe { axpy.compares_with(&swapped, Agree::Bits, &WARPS) };
         let Err(Problem::Fault(fault)) = result else { panic!("{result:?}") };
         assert!(matches!(&fault.kind, FaultKind::ReadOnly { region, .. } if region.name == "x"), "{fault}");
     }
