@@ -8,7 +8,7 @@ use support::measure::{cpu_ns, short};
 use support::{Options, Sample, Table, interleave, ratio};
 use warpline::kernel::{Arg, Kernel, LaunchConfig, Source};
 use warpline::kernels::{self, launch};
-use warpline_ptx::{Config, Memory, Module, Region};
+use warpline_ptx::{Checks, Config, Memory, Module, Region};
 
 /// An argument of a kernel, in the form of its PTX and of its twin.
 struct Argument {
@@ -73,10 +73,14 @@ impl Call {
     }
 
     fn run_ptx(&self) {
+        self.run_with(Checks::default());
+    }
+
+    fn run_with(&self, checks: Checks) {
         let memory = Memory::Regions(self.regions.clone());
         // SAFETY: the regions are slices that live as long as the process, and this thread alone
         // uses them.
-        let ran = unsafe { self.ptx.launch(&self.config, &self.params, memory) };
+        let ran = unsafe { self.ptx.launch(&Config { checks, ..self.config }, &self.params, memory) };
         ran.unwrap_or_else(|fault| panic!("{fault}"));
     }
 
@@ -85,6 +89,16 @@ impl Call {
         // SAFETY: a twin needs arguments that fit the kernel, as those of `main` do, and slices
         // that nothing else uses meanwhile.
         unsafe { twin(&self.args) }
+    }
+
+    /// Measures launches with and without all checks alternately. Prints their ratio.
+    fn compare_checks(&self, table: &Table, what: &str, rounds: usize) {
+        let mut checked = || cpu_ns(1, || self.run_with(Checks::ALL)) / 1e3;
+        let mut unchecked = || cpu_ns(1, || self.run_ptx()) / 1e3;
+        let [checked, unchecked] = interleave(rounds, [&mut checked, &mut unchecked]);
+        let ratio: Sample = ratio(&checked, &unchecked);
+        let is_met = Some(ratio.median() <= 6.0);
+        table.row(&format!("PTX of {what}: all checks, ratio to none"), "≤ 6", &ratio.figure(), "1", is_met);
     }
 
     /// Measures both forms alternately, with `times` launches a round. Prints their figures in
@@ -125,6 +139,10 @@ fn main() {
         let operands = vec![size_of(), Argument::float(1e-3), read(), written()];
         let axpy = Call::new(&kernels::AXPY, config(), operands);
         axpy.compare(&table, &format!("axpy, {size} elements"), rounds, times.max(1));
+        if n == 1_000_000 {
+            relu.compare_checks(&table, &format!("relu, {size} elements"), options.rounds(9));
+            axpy.compare_checks(&table, &format!("axpy, {size} elements"), options.rounds(9));
+        }
     }
     for (n, rounds) in [(256, 15), (512, 7)] {
         let operands = [n, n, n].map(Argument::size).into_iter();
@@ -133,6 +151,9 @@ fn main() {
         let operands = operands.chain(matrices).collect();
         let matmul = Call::new(&kernels::MATMUL, launch::product(n as u64, n as u64), operands);
         matmul.compare(&table, &format!("matmul, {n}³"), options.rounds(rounds), 1);
+        if n == 256 {
+            matmul.compare_checks(&table, &format!("matmul, {n}³"), options.rounds(9));
+        }
     }
     let text = ".version 8.0 .target sm_70 .address_size 64 .visible .entry empty(.param .u64 x) { ret; }";
     let empty = Module::new(text).and_then(|module| module.kernel("empty")).expect("PTX");
