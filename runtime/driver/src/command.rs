@@ -244,15 +244,6 @@ pub struct LaunchExtras {
     pub reached: Vec<ReachedMemory>,
 }
 
-impl LaunchExtras {
-    /// Returns the extras of a launch, or `None` if it has none.
-    #[inline]
-    pub fn of(workspace: Option<Workspace>, reached: Vec<ReachedMemory>) -> Option<Box<Self>> {
-        let is_empty = workspace.is_none() && reached.is_empty();
-        (!is_empty).then(|| Box::new(LaunchExtras { workspace, reached }))
-    }
-}
-
 /// Memory that a kernel reaches through pointers that are not parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct ReachedMemory {

@@ -8,7 +8,7 @@
 use super::{AccessMode, Arg, Args, Elements, IntoOperand, Kernel, Operand, ParamKind};
 use smallvec::SmallVec;
 use std::fmt;
-use warpline_driver::{Element, Error, ErrorKind, ReachedMemory};
+use warpline_driver::{Element, Error, ErrorKind, LaunchExtras, ReachedMemory};
 
 /// A kernel with its arguments, to be launched with [`Stream::launch`](crate::Stream::launch).
 ///
@@ -19,7 +19,8 @@ pub struct KernelCall<'a> {
     pub(crate) kernel: &'static Kernel,
     pub(crate) args: Args,
     pub(crate) operands: Operands<'a>,
-    pub(crate) reached: Vec<ReachedMemory>,
+    /// Few calls have any. One word, because moving a call costs each launch.
+    pub(crate) extras: Option<Box<LaunchExtras>>,
     pub(crate) failed: Option<Error>,
 }
 
@@ -42,8 +43,7 @@ impl<'a> KernelCall<'a> {
         failed: Option<Error>,
     ) -> Self {
         let (no_args, no_operands) = (Args::new(), Operands::new());
-        let mut call =
-            KernelCall { kernel, args: no_args, operands: no_operands, reached: Vec::new(), failed };
+        let mut call = KernelCall { kernel, args: no_args, operands: no_operands, extras: None, failed };
         put(&mut call.args, args);
         put(&mut call.operands, operands);
         call
@@ -123,7 +123,8 @@ impl<'a> KernelCall<'a> {
             self.failed = Some(Error::new(ErrorKind::Shape, why));
         }
         let (address, len_bytes) = (operand.address(), operand.range.len_bytes());
-        self.reached.push(ReachedMemory { address, len_bytes, element_bytes, access });
+        let memory = ReachedMemory { address, len_bytes, element_bytes, access };
+        self.extras.get_or_insert_default().reached.push(memory);
         self.operands.push(operand);
         self
     }

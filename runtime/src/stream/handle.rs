@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use warpline_driver::internal::check_device_code;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{
-    Command, DeviceId, Element, Error, ErrorKind, Fill, Launch, LaunchExtras, Priority, RawHandle, Result,
+    Command, DeviceId, Element, Error, ErrorKind, Fill, Launch, Priority, RawHandle, Result,
 };
 
 impl Stream {
@@ -124,8 +124,7 @@ impl Stream {
         (op.in_place, op.refused) = (kernel.in_place, refused);
         let place = self.core().enqueue(&mut op, |_| {
             let args = std::mem::take(&mut call.args);
-            let extras = LaunchExtras::of(None, std::mem::take(&mut call.reached));
-            Command::Launch(Launch { kernel, config, args, extras })
+            Command::Launch(Launch { kernel, config, args, extras: call.extras.take() })
         });
         Pending::value(self.core(), place, ())
     }

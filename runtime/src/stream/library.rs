@@ -16,7 +16,7 @@ use crate::pending::Pending;
 use crate::shared::{Allocation, Op, Stream, StreamCore};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use warpline_driver::{Command, DriverError, Error, Launch, LaunchExtras, Result};
+use warpline_driver::{Command, DriverError, Error, Launch, Result};
 
 impl Stream {
     /// Launches a kernel that has a library form. `refused` is the reason why it cannot be
@@ -48,7 +48,10 @@ impl Stream {
         (op.in_place, op.refused, op.moved) = (kernel.in_place, refused, moved);
         let place = core.enqueue(&mut op, |_| {
             let args = std::mem::take(&mut call.args);
-            let extras = LaunchExtras::of(workspace, std::mem::take(&mut call.reached));
+            let mut extras = call.extras.take();
+            if workspace.is_some() {
+                extras.get_or_insert_default().workspace = workspace;
+            }
             Command::Launch(Launch { kernel, config, args, extras })
         });
         Pending::value(core, place, ())
