@@ -254,7 +254,7 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
 /// devices have few of the instructions that came later.
 ///
 /// # Errors
-/// Those of [`compile_for_newest`].
+/// The errors are those of [`compile_for_newest`].
 pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<String> {
     use warpline_driver::{Error, ErrorKind};
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;

@@ -48,8 +48,8 @@ impl Moved {
 /// The threads for which a fence or a release orders accesses. PTX ISA 8.5, "Scope".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
-    /// Those of the block.
+    /// The threads of the block.
     Block,
-    /// All. The threads of a cluster or a system are not told apart from those of the device.
+    /// All threads. A cluster and a system are not told apart from the device.
     Device,
 }

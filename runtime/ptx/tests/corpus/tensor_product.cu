@@ -1,5 +1,5 @@
-// Multiplies a 16 by 16 matrix by a 16 by 16 matrix, whose columns are given one after the other, with
-// tensor cores. Each warp computes 8 columns of the result.
+// Multiplies a 16 by 16 matrix by a 16 by 16 matrix, whose columns are given one after the other,
+// with tensor cores. Each warp computes 8 columns of the result.
 // Compiled for sm_80.
 __device__ unsigned short half_of(float x)
 {

@@ -125,8 +125,8 @@ impl Program {
         self.all_threads() as usize * VALUES + self.blocks as usize * self.phases.len() * COUNTERS.len()
     }
 
-    /// The input of a thread. The factor spreads the bits; Knuth, "The Art of Computer Programming",
-    /// volume 3, 6.4, multiplicative hashing.
+    /// The input of a thread. The factor spreads the bits; Knuth, "The Art of Computer
+    /// Programming", volume 3, 6.4, multiplicative hashing.
     pub(crate) fn input(thread: u32) -> u32 {
         (thread + 1).wrapping_mul(0x9e37_79b1)
     }
