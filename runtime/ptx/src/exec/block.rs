@@ -9,10 +9,11 @@ use super::aligned::Aligned;
 use super::checks::{BlockState, Checker};
 use super::context::{Context, Launch, position};
 use super::fault::{Fault, FaultKind};
+use super::fragment::Barrier;
 use super::registers::LANES;
 use super::schedule::Order;
 use super::vote;
-use super::warp::{Barrier, Stop, Warp};
+use super::warp::{Stop, Warp};
 use std::cell::RefCell;
 
 /// The number of ops that a warp runs before the next one has its turn.

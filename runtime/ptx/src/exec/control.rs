@@ -2,9 +2,10 @@
 
 use super::context::Context;
 use super::fault::FaultKind;
+use super::fragment::Barrier;
 use super::op::{Flow, Op};
 use super::registers::{Mask, for_each_lane};
-use super::warp::{Barrier, Lanes};
+use super::warp::Lanes;
 
 /// `bra`: to the op `extra`.
 pub(crate) fn jump(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {

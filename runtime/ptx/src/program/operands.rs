@@ -6,11 +6,12 @@ use super::integers;
 use super::lower::{Lowering, address_of};
 use super::names::Meaning;
 use super::variables::{bits_of, layout_of};
-use crate::exec::access::{self, Base, Window};
+use crate::exec::access::{Base, Window};
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::select;
 use crate::exec::special::{self, Special};
+use crate::exec::windows;
 use crate::text::{Linkage, Number, Operand, Space, Variable};
 
 impl<'m> Lowering<'m> {
@@ -149,8 +150,8 @@ impl<'m> Lowering<'m> {
             }
             Meaning::Frame { offset: at, .. } => {
                 let run = match kind {
-                    Kind::Narrow => access::frame_offset::<u32>,
-                    _ => access::frame_offset::<u64>,
+                    Kind::Narrow => windows::frame_offset::<u32>,
+                    _ => windows::frame_offset::<u64>,
                 };
                 Op { extra: at.wrapping_add_signed(offset), ..Op::new(run) }
             }
@@ -159,7 +160,7 @@ impl<'m> Lowering<'m> {
                 extra: at.wrapping_add_signed(offset),
                 window: Window::Param,
                 base: Base::None,
-                ..Op::new(access::to_generic)
+                ..Op::new(windows::to_generic)
             },
         };
         let d = self.temporary(kind)?;

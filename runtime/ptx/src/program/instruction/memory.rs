@@ -4,6 +4,7 @@ use crate::exec::access::{Base, Window};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
+use crate::exec::windows;
 use crate::exec::{access, atomics, control};
 use crate::program::effects::moved;
 use crate::program::error::LowerError;
@@ -99,7 +100,7 @@ impl<'m> Lowering<'m> {
             Window::Global | Window::Shared => (address.window, Window::Global),
             other => (Window::Generic, other),
         };
-        self.emit(Op { run: access::to_generic, d, window, ..address });
+        self.emit(Op { run: windows::to_generic, d, window, ..address });
         Ok((d, found))
     }
 
@@ -217,8 +218,8 @@ impl<'m> Lowering<'m> {
             let a = self.source(self.operand(operands, 1)?, Kind::Wide, Literal::Integer)?;
             let d = self.result(to, kind)?;
             let run: Run = match kind {
-                Kind::Narrow => access::from_generic::<u32>,
-                _ => access::from_generic::<u64>,
+                Kind::Narrow => windows::from_generic::<u32>,
+                _ => windows::from_generic::<u64>,
             };
             let op = Op { d, a, window, ..Op::new(run) };
             match window {
@@ -230,7 +231,7 @@ impl<'m> Lowering<'m> {
         let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
         let d = self.result(to, Kind::Wide)?;
         let base = if kind == Kind::Narrow { Base::Narrow } else { Base::Wide };
-        self.emit(Op { d, a, base, window, ..Op::new(access::to_generic) });
+        self.emit(Op { d, a, base, window, ..Op::new(windows::to_generic) });
         Ok(())
     }
 
@@ -245,7 +246,7 @@ impl<'m> Lowering<'m> {
             Some(window) if !op.has("const") => window,
             _ => return Err(self.error(format!("{} is not supported", op.whole))),
         };
-        self.emit(Op { d, a, window, ..Op::new(access::is_in_window) });
+        self.emit(Op { d, a, window, ..Op::new(windows::is_in_window) });
         Ok(())
     }
 }
