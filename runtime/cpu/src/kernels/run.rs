@@ -47,7 +47,7 @@ impl Running {
 }
 
 impl Launching<'_> {
-    /// Runs the PTX of a kernel, with these arguments in place of the launch's own.
+    /// Runs the PTX of a kernel.
     ///
     /// # Errors
     /// The report of its fault.
@@ -120,12 +120,17 @@ fn region(param: &Param, arg: &Arg) -> Option<ptx::Region> {
     })
 }
 
-/// Returns memory that the kernel reaches through pointers. `at` is its number among all such
-/// memory.
-fn reached_region(at: usize, memory: &ReachedMemory) -> ptx::Region {
+/// Returns the name of memory that a kernel reaches through pointers, for reports. `at` is its
+/// number among all such memory.
+pub(super) fn reached_name(at: usize, memory: &ReachedMemory) -> String {
     let call = if memory.access.writes() { "writes" } else { "reads" };
+    format!("buffer {at} of {call}")
+}
+
+/// Returns memory that the kernel reaches through pointers, the one with number `at`.
+fn reached_region(at: usize, memory: &ReachedMemory) -> ptx::Region {
     ptx::Region {
-        name: format!("buffer {at} of {call}"),
+        name: reached_name(at, memory),
         start: memory.address.0,
         len_bytes: memory.len_bytes,
         is_writable: memory.access.writes(),
