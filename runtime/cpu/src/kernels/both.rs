@@ -4,6 +4,7 @@
 //! in other memory. The device code runs first. Then the memory gets its old contents back, and the
 //! twin runs. So both forms start with the same bytes at the same addresses.
 
+use super::run::reached_name;
 use super::{Launching, call_twin};
 use half::{bf16, f16};
 use std::fmt::Display;
@@ -31,7 +32,7 @@ impl Written {
         });
         let reached = launch.reached().iter().enumerate().filter(|(_, memory)| memory.access.writes());
         let reached = reached.map(|(at, memory)| Written {
-            name: super::run::reached_name(at, memory),
+            name: reached_name(at, memory),
             element: memory.element,
             address: memory.address.0,
             len_bytes: memory.len_bytes as usize,
@@ -82,7 +83,7 @@ impl Launching<'_> {
         };
         let before: Vec<_> = written.iter().map(read).collect();
         // SAFETY: the caller keeps the twin's rule, which is the same for PTX.
-        unsafe { self.run_ptx(code, launch, args) }?;
+        unsafe { self.run_ptx(code, launch) }?;
         let by_device: Vec<_> = written.iter().map(read).collect();
         for (memory, bytes) in written.iter().zip(&before) {
             // SAFETY: the caller vouches that the memory may be written for its length and that

@@ -55,13 +55,8 @@ impl Launching<'_> {
     /// # Safety
     /// The slices are valid for their length and their access until this returns. Meanwhile nothing
     /// else writes memory that the kernel reads, or touches memory that it writes.
-    pub(super) unsafe fn run_ptx(
-        &self,
-        code: &ptx::Kernel,
-        launch: &Launch,
-        args: &[Arg],
-    ) -> Result<(), String> {
-        let Launch { kernel, config, .. } = launch;
+    pub(super) unsafe fn run_ptx(&self, code: &ptx::Kernel, launch: &Launch) -> Result<(), String> {
+        let Launch { kernel, args, config, .. } = launch;
         let kernels = self.kernels;
         let operands = kernel.params.iter().zip(args);
         let mut regions: Vec<_> = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
