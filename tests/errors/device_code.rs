@@ -45,6 +45,16 @@ warpline::kernel! {
 
     /// Reads the number behind a pointer.
     unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
+
+    /// Adds one to the number behind a pointer, and by its CPU form as much as `n` says.
+    unsafe fn adds_behind(to: u64, n: u32) {
+        ptx: ADDS_BEHIND,
+        cpu: |to, n| {
+            let number = std::ptr::with_exposed_provenance_mut::<u32>(to as usize);
+            // SAFETY: the caller passes the address of a number and declares it by `writes`.
+            unsafe { *number += n };
+        },
+    }
 }
 
 /// Returns a PTX text with one entry, whose parameters and whose body these are.
@@ -86,6 +96,11 @@ const FOLLOW: &str = entry!(
     "follow",
     ".param .u64 from, .param .u64 to",
     "ld.param.u64 %rd0, [from]; ld.param.u64 %rd1, [to]; ld.global.u32 %r0, [%rd0]; st.global.u32 [%rd1], %r0;"
+);
+const ADDS_BEHIND: &str = entry!(
+    "adds_behind",
+    ".param .u64 to, .param .u32 n",
+    "ld.param.u64 %rd0, [to]; ld.global.u32 %r0, [%rd0]; add.u32 %r0, %r0, 1; st.global.u32 [%rd0], %r0;"
 );
 
 const PTX: &str = include_str!("device_code.ptx");
@@ -218,6 +233,20 @@ fn both_forms_of_a_kernel_in_place_start_with_the_same_memory() {
     drop(stream.fill(&x, 21));
     stream.launch(add_to(&x, &x), LaunchConfig::linear(1, 1)).blocking_wait().unwrap();
     assert_eq!(stream.read(&x).blocking_wait().unwrap(), [42]);
+}
+
+#[test]
+fn both_forms_are_compared_by_what_they_write_through_pointers() {
+    let (_runtime, stream) = stream_of(KernelForm::Both, KernelChecks::default());
+    let x = stream.alloc::<u32>(1).unwrap();
+    drop(stream.fill(&x, 5));
+    let adds = |n| adds_behind(x.device_ptr().0, n).writes(&x);
+    stream.launch(adds(1), LaunchConfig::linear(1, 1)).blocking_wait().unwrap();
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), [6]);
+    let (error, _) = fault(&stream, adds(2), LaunchConfig::linear(1, 1));
+    let text =
+        "adds_behind differ: element 0 of buffer 0 of writes is 8 by the CPU form and 7 by the device code";
+    says(&error, ErrorKind::Fault, &[text]);
 }
 
 #[test]

@@ -251,6 +251,8 @@ pub struct ReachedMemory {
     pub address: DevicePtr,
     /// The number of bytes.
     pub len_bytes: u64,
+    /// The type of the elements, as in [`Element::NAME`](crate::Element::NAME).
+    pub element: &'static str,
     /// The size of one element in bytes, for reports.
     pub element_bytes: usize,
     /// The access mode of the kernel.

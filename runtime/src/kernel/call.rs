@@ -123,7 +123,7 @@ impl<'a> KernelCall<'a> {
             self.failed = Some(Error::new(ErrorKind::Shape, why));
         }
         let (address, len_bytes) = (operand.address(), operand.range.len_bytes());
-        let memory = ReachedMemory { address, len_bytes, element_bytes, access };
+        let memory = ReachedMemory { address, len_bytes, element: T::NAME, element_bytes, access };
         self.extras.get_or_insert_default().reached.push(memory);
         self.operands.push(operand);
         self

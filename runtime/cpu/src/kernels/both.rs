@@ -1,53 +1,62 @@
 //! Kernels that run in both forms, whose results are compared.
 //!
-//! The device code runs first, on copies of the operands that are written, so that both forms start
-//! with the same bytes. Operands that are the same memory share a copy. A copy lies at the same
-//! distance from a multiple of 512 bytes as its operand, since kernels take other paths for other
-//! alignments.
+//! Both forms run on the operands themselves, because device code may reach them through pointers
+//! in other memory. The device code runs first. Then the memory gets its old contents back, and the
+//! twin runs. So both forms start with the same bytes at the same addresses.
 
+use super::run::reached_name;
 use super::{Launching, call_twin};
 use half::{bf16, f16};
 use std::fmt::Display;
-use warpline_driver::kernel::{Arg, Args, Kernel, ParamKind, Twin};
+use warpline_driver::kernel::{Kernel, ParamKind, Twin};
 use warpline_driver::{Element, Launch};
 use warpline_ptx as ptx;
 
-/// The alignment of device memory.
-const ALIGN: usize = crate::memory::DEVICE_ALIGN;
-
-/// A copy of an operand.
-struct Copied {
-    /// The address of the operand.
-    of: u64,
-    memory: Vec<u8>,
-    /// The place of the copy in `memory`.
-    start: usize,
+/// Memory that a launch writes.
+struct Written {
+    /// The name that reports use.
+    name: String,
+    element: &'static str,
+    address: u64,
     len_bytes: usize,
 }
 
-impl Copied {
+impl Written {
+    /// Returns the written operands of a launch, and the memory that it declares by `writes`. None
+    /// is empty.
+    fn of(launch: &Launch) -> Vec<Written> {
+        let operands = launch.kernel.params.iter().zip(&launch.args).filter_map(|(param, arg)| {
+            let ParamKind::Slice { element, element_bytes, access } = param.kind else { return None };
+            let (name, len_bytes) = (param.name.to_owned(), arg.len as usize * element_bytes);
+            access.writes().then_some(Written { name, element, address: arg.bits, len_bytes })
+        });
+        let reached = launch.reached().iter().enumerate().filter(|(_, memory)| memory.access.writes());
+        let reached = reached.map(|(at, memory)| Written {
+            name: reached_name(at, memory),
+            element: memory.element,
+            address: memory.address.0,
+            len_bytes: memory.len_bytes as usize,
+        });
+        operands.chain(reached).filter(|written| written.len_bytes > 0).collect()
+    }
+
     /// # Safety
     /// The bytes can be read, and nothing writes them meanwhile.
-    unsafe fn new(address: u64, len_bytes: usize) -> Self {
-        let mut memory = vec![0; len_bytes + ALIGN];
-        let distance = address as usize % ALIGN;
-        let start = (distance + ALIGN - memory.as_ptr().addr() % ALIGN) % ALIGN;
-        if len_bytes > 0 {
-            let operand = std::ptr::with_exposed_provenance::<u8>(address as usize);
-            // SAFETY: from_raw_parts needs bytes that can be read and that nothing writes, which
-            // the caller promises. Device memory is initialised.
-            let operand = unsafe { std::slice::from_raw_parts(operand, len_bytes) };
-            memory[start..start + len_bytes].copy_from_slice(operand);
-        }
-        Copied { of: address, memory, start, len_bytes }
+    unsafe fn read(&self) -> Vec<u8> {
+        let start = std::ptr::with_exposed_provenance::<u8>(self.address as usize);
+        // SAFETY: from_raw_parts needs bytes that can be read and that nothing writes, which the
+        // caller promises. Device memory is initialised.
+        unsafe { std::slice::from_raw_parts(start, self.len_bytes) }.to_vec()
     }
 
-    fn address(&mut self) -> u64 {
-        self.memory[self.start..].as_mut_ptr().expose_provenance() as u64
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.len_bytes]
+    /// # Safety
+    /// The bytes can be written, and nothing else accesses them meanwhile.
+    unsafe fn write(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len_bytes);
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(self.address as usize);
+        // SAFETY: copy_from needs both sides valid for the length, which the caller promises of
+        // this one. The other one is a slice.
+        unsafe { start.copy_from(bytes.as_ptr(), bytes.len()) };
     }
 }
 
@@ -66,43 +75,26 @@ impl Launching<'_> {
         launch: &Launch,
     ) -> Result<(), String> {
         let Launch { kernel, args, .. } = launch;
-        let mut copies: Vec<Copied> = Vec::new();
-        for (param, arg) in kernel.params.iter().zip(args) {
-            if let ParamKind::Slice { element_bytes, access, .. } = param.kind
-                && access.writes()
-                && !copies.iter().any(|copy| copy.of == arg.bits)
-            {
-                // SAFETY: the slice is valid for its length, and no other code writes it meanwhile.
-                copies.push(unsafe { Copied::new(arg.bits, arg.len as usize * element_bytes) });
-            }
+        let written = Written::of(launch);
+        let read = |memory: &Written| {
+            // SAFETY: the caller vouches that the memory is valid for its length and that nothing
+            // but this launch writes it. Neither form runs during this call.
+            unsafe { memory.read() }
+        };
+        let before: Vec<_> = written.iter().map(read).collect();
+        // SAFETY: the caller keeps the twin's rule, which is the same for PTX.
+        unsafe { self.run_ptx(code, launch) }?;
+        let by_device: Vec<_> = written.iter().map(read).collect();
+        for (memory, bytes) in written.iter().zip(&before) {
+            // SAFETY: the caller vouches that the memory may be written for its length and that
+            // nothing but this launch accesses it. Neither form runs during this call.
+            unsafe { memory.write(bytes) };
         }
-        let with_copies: Args = kernel
-            .params
-            .iter()
-            .zip(args)
-            .map(|(param, arg)| {
-                let is_slice = matches!(param.kind, ParamKind::Slice { .. });
-                let copy = copies.iter_mut().find(|copy| is_slice && copy.of == arg.bits);
-                copy.map_or(*arg, |copy| Arg { bits: copy.address(), ..*arg })
-            })
-            .collect();
-        // SAFETY: the copies are valid for the same lengths as their operands, and nothing else
-        // touches them. The caller vouches for the others.
-        unsafe { self.run_ptx(code, launch, &with_copies) }?;
         // SAFETY: the caller keeps the twin's rule.
         unsafe { call_twin(twin, args) };
-        for (param, arg) in kernel.params.iter().zip(args) {
-            let ParamKind::Slice { element, access, .. } = param.kind else { continue };
-            let Some(copy) = copies.iter().find(|copy| access.writes() && copy.of == arg.bits) else {
-                continue;
-            };
-            if copy.len_bytes == 0 {
-                continue;
-            }
-            let operand = std::ptr::with_exposed_provenance::<u8>(arg.bits as usize);
-            // SAFETY: as for the copy. The twin has returned.
-            let twins = unsafe { std::slice::from_raw_parts(operand, copy.len_bytes) };
-            if let Some(difference) = difference(kernel, param.name, element, twins, copy.bytes()) {
+        for (memory, by_device) in written.iter().zip(&by_device) {
+            let difference = difference(kernel, &memory.name, memory.element, &read(memory), by_device);
+            if let Some(difference) = difference {
                 return Err(format!(
                     "the CPU form and the device code of {} differ: {difference}",
                     kernel.name
@@ -217,17 +209,5 @@ mod tests {
             "element 1 of y is 2 by the CPU form and 2.5 by the device code, and it may differ by 3.0000000000000004e-1: \
              1e-1, the kernel's tolerance, of 3, the largest value of y; mend one of the two"
         );
-    }
-
-    #[test]
-    fn a_copy_is_aligned_like_its_operand() {
-        let operand = [7u8; 2000];
-        for start in [0, 1, 16, 500, 511] {
-            let address = operand[start..].as_ptr().expose_provenance() as u64;
-            // SAFETY: the bytes are in the array.
-            let mut copy = unsafe { Copied::new(address, 1000) };
-            assert_eq!(copy.address() % 512, address % 512);
-            assert_eq!(copy.bytes(), [7; 1000]);
-        }
     }
 }

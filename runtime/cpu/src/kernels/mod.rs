@@ -157,7 +157,7 @@ impl Launching<'_> {
                 unsafe { self.run_both(&code, twin, launch) }
             }
             // SAFETY: the caller keeps the twin's rule, which is the same for PTX.
-            (Some(code), _) => unsafe { self.run_ptx(&code, launch, &launch.args) },
+            (Some(code), _) => unsafe { self.run_ptx(&code, launch) },
             (None, twin) => {
                 let twin = twin.expect("a kernel without either is not loaded");
                 // SAFETY: the caller keeps the twin's rule.

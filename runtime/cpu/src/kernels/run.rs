@@ -47,7 +47,7 @@ impl Running {
 }
 
 impl Launching<'_> {
-    /// Runs the PTX of a kernel, with these arguments in place of the launch's own.
+    /// Runs the PTX of a kernel.
     ///
     /// # Errors
     /// The report of its fault.
@@ -55,13 +55,8 @@ impl Launching<'_> {
     /// # Safety
     /// The slices are valid for their length and their access until this returns. Meanwhile nothing
     /// else writes memory that the kernel reads, or touches memory that it writes.
-    pub(super) unsafe fn run_ptx(
-        &self,
-        code: &ptx::Kernel,
-        launch: &Launch,
-        args: &[Arg],
-    ) -> Result<(), String> {
-        let Launch { kernel, config, .. } = launch;
+    pub(super) unsafe fn run_ptx(&self, code: &ptx::Kernel, launch: &Launch) -> Result<(), String> {
+        let Launch { kernel, args, config, .. } = launch;
         let kernels = self.kernels;
         let operands = kernel.params.iter().zip(args);
         let mut regions: Vec<_> = operands.clone().filter_map(|(param, arg)| region(param, arg)).collect();
@@ -120,12 +115,17 @@ fn region(param: &Param, arg: &Arg) -> Option<ptx::Region> {
     })
 }
 
-/// Returns memory that the kernel reaches through pointers. `at` is its number among all such
-/// memory.
-fn reached_region(at: usize, memory: &ReachedMemory) -> ptx::Region {
+/// Returns the name of memory that a kernel reaches through pointers, for reports. `at` is its
+/// number among all such memory.
+pub(super) fn reached_name(at: usize, memory: &ReachedMemory) -> String {
     let call = if memory.access.writes() { "writes" } else { "reads" };
+    format!("buffer {at} of {call}")
+}
+
+/// Returns memory that the kernel reaches through pointers, the one with number `at`.
+fn reached_region(at: usize, memory: &ReachedMemory) -> ptx::Region {
     ptx::Region {
-        name: format!("buffer {at} of {call}"),
+        name: reached_name(at, memory),
         start: memory.address.0,
         len_bytes: memory.len_bytes,
         is_writable: memory.access.writes(),
