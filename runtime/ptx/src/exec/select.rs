@@ -166,6 +166,11 @@ pub(crate) fn carry_extra(sum: Sum, takes: bool, gives: bool) -> u64 {
 }
 
 /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`: `d` from `a`, `b` and `c`.
+///
+/// A subtraction is the sum of `a`, the complement of `b`, and a carry. So after `sub.cc` and
+/// `subc.cc` the flag is 1 where nothing was borrowed. PTX ISA 9.7.2.3 calls it the borrow and does
+/// not say how 0 and 1 encode it; the division of 128-bit integers that NVRTC emits reads it by
+/// `addc`, and needs this encoding.
 pub(crate) fn with_carry<T: Integer + Value>(
     lanes: &mut Lanes,
     op: &Op,
@@ -178,11 +183,15 @@ pub(crate) fn with_carry<T: Integer + Value>(
     let before = lanes.carry;
     let mut results = [None; LANES];
     for_each_lane(mask, |lane| {
-        let carry = takes && before >> lane & 1 == 1;
+        let flag = before >> lane & 1 == 1;
+        let carry = takes && flag;
         let (a, b, c) = (T::of(a[lane]), T::of(b[lane]), T::of(c[lane]));
         let (result, carries_out) = match op.extra & 3 {
             0 => T::add_carry(a, b, carry),
-            1 => T::sub_borrow(a, b, carry),
+            1 => {
+                let (difference, borrows) = T::sub_borrow(a, b, takes && !flag);
+                (difference, !borrows)
+            }
             2 => T::mad_lo_carry(a, b, c, carry),
             _ => T::mad_hi_carry(a, b, c, carry),
         };

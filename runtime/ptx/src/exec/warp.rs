@@ -57,7 +57,8 @@ pub(crate) struct Lanes {
     pub(crate) fault: Option<Box<(usize, FaultKind)>>,
     /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
     pub(crate) arrivals: Vec<(u32, u32)>,
-    /// The carry flag of each lane. PTX ISA 9.7.2, "CC.CF".
+    /// The carry flag of each lane, 1 after a subtraction that borrows nothing. PTX ISA 9.7.2,
+    /// "CC.CF".
     pub(crate) carry: Mask,
     pub(crate) copies: Copies,
 }

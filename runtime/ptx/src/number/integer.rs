@@ -43,7 +43,7 @@ pub(crate) trait Integer: Copy + Ord {
     /// Returns `a` - (`b` + `borrow`), and whether this borrows. PTX ISA 9.7.2.3, sub.cc, and
     /// 9.7.2.4, subc.
     ///
-    /// `sub.cc` passes false. `CC.CF` is the borrow, not its complement.
+    /// `sub.cc` passes false.
     fn sub_borrow(a: Self, b: Self, borrow: bool) -> (Self, bool);
 
     /// Returns the lower half of `a` × `b`, plus `c` and `carry`, and the carry of this sum.

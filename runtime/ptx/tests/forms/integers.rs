@@ -370,6 +370,17 @@ fn carries_chain_over_words() {
     }
 }
 
+/// NVRTC's division of 128-bit integers compares by `sub.cc` and `subc.cc`, and reads the flag by
+/// `addc`.
+#[test]
+fn the_flag_after_a_subtraction_is_one_where_nothing_was_borrowed() {
+    let body = "sub.cc.u32 %r3, %i, 7; subc.cc.u32 %r4, 0, 0; addc.u32 %r5, 0, 0;
+        add.cc.u32 %r6, %i, -7; subc.u32 %r7, 0, 0; mov.b64 %rd0, {%r5, %r7};
+        add.u64 %at, %at, %out; st.global.u64 [%at], %rd0; ret;";
+    // Adding -7 carries where subtracting 7 borrows nothing, and the flag is 1 for both.
+    Program::new(body).gives(|lane| if lane >= 7 { 1 } else { 0xffff_ffff << 32 });
+}
+
 #[test]
 fn integer_arithmetic_is_that_of_the_isa() {
     check(arithmetic());
