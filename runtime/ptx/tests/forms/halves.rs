@@ -2,6 +2,7 @@
 
 use crate::exact::{BF16, F16, Format, Mode, Real};
 use crate::floats::{extremum, saturate};
+use crate::program::Program;
 use crate::table::{Form, Want, check};
 
 pub(crate) const EDGES_F16: [u64; 20] = [
@@ -138,4 +139,39 @@ fn halves_and_pairs_are_rounded_flushed_and_saturated() {
 #[test]
 fn approximations_of_halves_stay_within_the_errors_of_the_isa() {
     check(approximations());
+}
+
+/// PTX ISA 9.7.7.1: each half of a pair is compared alone. An integer result is all ones or 0.
+#[test]
+fn pairs_are_compared_by_halves() {
+    for (ty, edges, one) in [("f16", &EDGES_F16, 0x3c00u64), ("bf16", &EDGES_BF16, 0x3f80)] {
+        let both = |lane: usize| pair_of(edges, lane) | pair_of(edges, lane + lane % 3) << 32;
+        let input: Vec<u64> = (0..32).map(both).collect();
+        for (result, yes) in [(format!("{ty}x2"), one), ("u32".to_owned(), 0xffff)] {
+            let body = format!(
+                "add.u64 %rd0, %in, %at; ld.global.v2.u32 {{%r2, %r3}}, [%rd0];
+                 set.le.{result}.{ty}x2 %r4, %r2, %r3; cvt.u64.u32 %rd1, %r4;
+                 add.u64 %at, %at, %out; st.global.u64 [%at], %rd1; ret;"
+            );
+            let is_le = |lane: usize, half: u32| {
+                let value = |pair: usize| {
+                    let bits = (pair_of(edges, pair) >> (16 * half)) as u16;
+                    if ty == "f16" {
+                        half::f16::from_bits(bits).to_f32()
+                    } else {
+                        f32::from_bits(u32::from(bits) << 16)
+                    }
+                };
+                value(lane) <= value(lane + lane % 3)
+            };
+            Program { input: input.clone(), ..Program::new(body) }.gives(|lane| {
+                let of = |half| if is_le(lane as usize, half) { yes << (16 * half) } else { 0 };
+                of(0) | of(1)
+            });
+        }
+    }
+}
+
+fn pair_of(edges: &[u64; 20], lane: usize) -> u64 {
+    edges[lane % 20] | edges[(3 * lane + 1) % 20] << 16
 }

@@ -58,30 +58,62 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
-    /// `set.cmp.type.type`: a comparison whose result is a number. PTX ISA 9.7.6.1.
+    /// `set.cmp.type.type`: a comparison whose result is a number. PTX ISA 9.7.6.1, and 9.7.7.1 for
+    /// halves.
     pub(super) fn set(
         &mut self,
         op: &Opcode<'_>,
         instruction: &'m Instruction<'m>,
     ) -> Result<(), LowerError> {
+        // Of a pair, each half is compared alone.
+        let of_halves = op.whole.strip_suffix("x2").map(Opcode::of);
+        let is_pair = of_halves.is_some();
+        let op = of_halves.as_ref().unwrap_or(op);
         let form = comparisons::form(op).ok_or_else(|| self.refused(instruction))?;
         let operands = &instruction.operands;
         let [a, b, _] = self.sources(&form, operands.get(1..3).unwrap_or_default())?;
         let (combination, c) = self.combination(op, operands.get(3))?;
-        let predicate = self.temporary(Kind::Predicate)?;
-        let run = form.loops.at(self.level);
-        self.emit(Op { d: predicate, a, b, c, extra: combination.extra(), ..Op::new(run) });
         let ty = op.parts[op.parts.len() - 2];
         let kind = kind_of(ty).ok_or_else(|| self.refused(instruction))?;
         let yes = match ty {
             "f32" => u64::from(1.0f32.to_bits()),
-            "f16" => 0x3c00,
-            "bf16" => 0x3f80,
+            "f16" | "f16x2" => 0x3c00,
+            "bf16" | "bf16x2" => 0x3f80,
             _ => u64::MAX,
         };
-        let (a, b) = (self.constant(kind, yes)?, self.constant(kind, 0)?);
+        let (yes, no) = (self.constant(kind, yes)?, self.constant(kind, 0)?);
+        let predicate = self.temporary(Kind::Predicate)?;
+        let compare = |lowering: &mut Self, d: Row, a: Row, b: Row| {
+            let test = Op {
+                d: predicate,
+                a,
+                b,
+                c,
+                extra: combination.extra(),
+                ..Op::new(form.loops.at(lowering.level))
+            };
+            lowering.emit(test);
+            let select = selects::loops::<u32>().at(lowering.level);
+            lowering.emit(Op { d, a: yes, b: no, c: predicate, ..Op::new(select) });
+        };
         let d = self.result(self.operand(operands, 0)?, kind)?;
-        self.emit(Op { d, a, b, c: predicate, ..Op::new(selects::loops::<u32>().at(self.level)) });
+        if !is_pair {
+            compare(self, d, a, b);
+            return Ok(());
+        }
+        let mut results = [0; 2];
+        for (result, shift) in results.iter_mut().zip([0, 16]) {
+            let half = |lowering: &mut Self, a: Row| {
+                let d = lowering.temporary(Kind::Narrow)?;
+                lowering.emit(Op { d, a, b: 16, c: shift, ..Op::new(select::part_of_narrow) });
+                Ok(d)
+            };
+            let (a, b) = (half(self, a)?, half(self, b)?);
+            *result = self.temporary(Kind::Narrow)?;
+            compare(self, *result, a, b);
+        }
+        // Of an integer result, each half is all ones or 0.
+        self.emit(Op { d, a: results[0], b: results[1], ..Op::new(select::pack_32) });
         Ok(())
     }
 
