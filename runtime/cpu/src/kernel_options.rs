@@ -14,9 +14,10 @@ pub enum KernelForm {
     Twin,
     /// Runs the device code. A kernel without any, or with an image alone, runs its twin.
     Ptx,
-    /// Runs both, and compares the results: the twin on the operands, and the device code before it
-    /// on copies of those that it writes. If an element differs by more than the kernel's
-    /// `tolerance`, the launch fails, and the error names the element with both values.
+    /// Runs both on the same memory, and compares what they write. The device code runs first; then
+    /// the memory gets its old contents back, and the twin runs. If an element differs by more than
+    /// the kernel's `tolerance`, the launch fails, and the error names the element with both values.
+    /// A fault of the device code leaves what it has written.
     Both,
 }
 
