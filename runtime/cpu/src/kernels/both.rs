@@ -1,8 +1,8 @@
 //! Kernels that run in both forms, whose results are compared.
 //!
 //! Both forms run on the operands themselves, because device code may reach them through pointers
-//! in other memory. The device code runs first. Then the memory gets its old contents back, and the
-//! twin runs. So both forms start with the same bytes at the same addresses.
+//! in other memory. The device code runs first. Then the memory gets its old contents back, and
+//! the twin runs. So both forms start with the same bytes at the same addresses.
 
 use super::run::reached_name;
 use super::{Launching, call_twin};

@@ -1,4 +1,6 @@
 //! A fragment: lanes of a warp at the same place of the program, in the same calls.
+//!
+//! The rules by which fragments split, join and run are in `warp`.
 
 use super::code::{Code, Function};
 use super::registers::{Mask, Registers, for_each_lane};
@@ -77,7 +79,7 @@ impl Fragment {
         Fragment { place, mask, wait: Wait::Nothing, calls: Vec::new(), frame: 0, ran: 0, turn: 0 }
     }
 
-    /// The order of rule 1: the smallest first.
+    /// Returns the order of rule 1 of `warp`: the smallest runs first.
     pub(super) fn order(&self) -> (Reverse<usize>, u32) {
         (Reverse(self.calls.len()), self.place)
     }
@@ -98,7 +100,7 @@ impl Fragment {
     }
 }
 
-/// Copies the registers of a function.
+/// Returns a copy of the registers of a function.
 pub(super) fn saved(registers: &Registers, function: &Function) -> Registers {
     fn part<T: Copy>(rows: &[T], (first, len): (u32, u32)) -> Box<[T]> {
         rows[first as usize..(first + len) as usize].into()
@@ -111,6 +113,7 @@ pub(super) fn saved(registers: &Registers, function: &Function) -> Registers {
     }
 }
 
+/// Copies saved registers of a function back, in the lanes of `mask`.
 pub(super) fn restore(registers: &mut Registers, function: &Function, saved: &Registers, mask: Mask) {
     let rows = registers.narrow[function.narrow.0 as usize..].iter_mut();
     for (row, saved) in rows.zip(&saved.narrow) {

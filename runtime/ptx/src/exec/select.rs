@@ -168,9 +168,9 @@ pub(crate) fn carry_extra(sum: Sum, takes: bool, gives: bool) -> u64 {
 /// `add.cc`, `addc`, `sub.cc`, `subc`, `mad.cc`, `madc`: `d` from `a`, `b` and `c`.
 ///
 /// A subtraction is the sum of `a`, the complement of `b`, and a carry. So after `sub.cc` and
-/// `subc.cc` the flag is 1 where nothing was borrowed. PTX ISA 9.7.2.3 calls it the borrow and does
-/// not say how 0 and 1 encode it; the division of 128-bit integers that NVRTC emits reads it by
-/// `addc`, and needs this encoding.
+/// `subc.cc` the flag is 1 where nothing was borrowed. PTX ISA 9.7.2.3 calls it the borrow and
+/// leaves open how 0 and 1 encode it. The division of 128-bit integers that NVRTC emits reads it
+/// by `addc`, and needs this encoding.
 pub(crate) fn with_carry<T: Integer + Value>(
     lanes: &mut Lanes,
     op: &Op,

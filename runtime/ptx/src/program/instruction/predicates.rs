@@ -66,7 +66,7 @@ impl<'m> Lowering<'m> {
         instruction: &'m Instruction<'m>,
     ) -> Result<(), LowerError> {
         // Of a pair, each half is compared alone.
-        let of_halves = op.whole.strip_suffix("x2").map(Opcode::of);
+        let of_halves = op.whole.strip_suffix("x2").filter(|whole| whole.ends_with("f16")).map(Opcode::of);
         let is_pair = of_halves.is_some();
         let op = of_halves.as_ref().unwrap_or(op);
         let form = comparisons::form(op).ok_or_else(|| self.refused(instruction))?;
