@@ -69,3 +69,8 @@ pub use exec::fault::{Fault, FaultKind};
 pub use exec::memory::{Access, AddressSpace, Region};
 pub use kernel::{Config, Host, Kernel, LoadError, Memory, Module, vector_instructions};
 pub use program::LowerError;
+
+/// Runs the program of the README as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -64,3 +64,22 @@ fn a_flag_stops_a_kernel_that_never_ends() {
     let fault = unsafe { kernel.launch_on(host, &config, &[], Memory::Regions(vec![])) }.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Stopped);
 }
+
+#[test]
+fn blocks_that_wait_for_many_later_ones_end_without_a_cooperative_launch() {
+    let module = Module::new(
+        ".version 8.0 .target sm_70 .address_size 64
+        .global .u32 arrived;
+        .visible .entry main() {
+            .reg .b32 %r<3>; .reg .pred %p;
+            red.global.add.u32 [arrived], 1;
+            mov.u32 %r0, %nctaid.x;
+            wait: ld.volatile.global.u32 %r1, [arrived];
+            setp.lt.u32 %p, %r1, %r0;
+            @%p bra wait;
+        }",
+    );
+    let kernel = module.unwrap().kernel("main").unwrap();
+    // SAFETY: the kernel touches its own variable alone.
+    unsafe { kernel.launch(&Config::linear(200, 1), &[], Memory::Regions(vec![])) }.unwrap();
+}

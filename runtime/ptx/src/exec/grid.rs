@@ -6,12 +6,16 @@
 //! 2. A block that has run for long is set aside, and the thread takes another one: a block that
 //!    has not started, as long as few are started, else the one that was set aside first. In a
 //!    cooperative launch any number may be started, since each block may wait for each other one.
-//! 3. The first fault ends the launch. Blocks that run end their turn.
+//! 3. If all started blocks have had a turn and none has finished, they may wait for one that has
+//!    not started. Then twice as many may be, up to the number that a large GPU runs at once, if
+//!    their memory allows.
+//! 4. The first fault ends the launch. Blocks that run end their turn.
 
 use super::block::{Block, Progress};
 use super::checks::Checker;
 use super::context::Launch;
 use super::fault::{Fault, FaultKind};
+use super::registers::LANES;
 use super::schedule::Order;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,8 +24,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// The number of ops that a block runs before others have their turn.
 const BLOCK_TURN: u64 = 1 << 20;
-/// The number of started blocks, unless a launch is cooperative.
+/// The number of started blocks at first, unless a launch is cooperative.
 const STARTED: usize = 64;
+/// The most started blocks. The H100 has 132 multiprocessors, each with up to 32 blocks (CUDA C++
+/// Programming Guide, "Features and Technical Specifications").
+const MOST_STARTED: usize = 132 * 32;
+/// The most bytes of registers, local and shared memory of started blocks, beyond [`STARTED`] ones.
+const MOST_STARTED_BYTES: u64 = 256 << 20;
 
 /// A launch that any number of threads may work on.
 #[derive(Debug)]
@@ -33,17 +42,36 @@ pub(crate) struct Grid<'a> {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// The number of blocks that have started.
     started: u64,
     /// The number of blocks that threads run now.
     running: usize,
     aside: VecDeque<Block>,
+    /// The number of blocks that may be started and unfinished.
+    may_start: usize,
+    /// The number of turns since a block finished or `may_start` grew.
+    turns: usize,
     fault: Option<Box<Fault>>,
 }
 
 impl State {
+    fn new() -> Self {
+        let aside = VecDeque::new();
+        State { started: 0, running: 0, aside, may_start: STARTED, turns: 0, fault: None }
+    }
+
+    /// Returns whether another block may start. `most` is the limit of rule 3.
+    fn may_start(&mut self, most: usize) -> bool {
+        let unfinished = self.running + self.aside.len();
+        if self.turns > unfinished && unfinished >= self.may_start {
+            self.may_start = (2 * self.may_start).min(most.max(STARTED));
+            self.turns = 0;
+        }
+        unfinished < self.may_start
+    }
+
     /// Returns whether all blocks have finished.
     fn has_ended(&self, blocks: u64) -> bool {
         self.fault.is_none() && self.aside.is_empty() && self.running == 0 && self.started == blocks
@@ -53,7 +81,7 @@ impl State {
 impl<'a> Grid<'a> {
     pub(crate) fn new(launch: Launch<'a>, is_cooperative: bool, seed: Option<u64>) -> Self {
         let blocks = launch.grid.iter().map(|&n| u64::from(n)).product();
-        Grid { launch, blocks, is_cooperative, seed, state: Mutex::default() }
+        Grid { launch, blocks, is_cooperative, seed, state: Mutex::new(State::new()) }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -73,8 +101,14 @@ impl<'a> Grid<'a> {
             let mut state = self.state();
             state.running -= 1;
             match progress {
-                Progress::Done => spare = Some(block),
-                Progress::Paused => state.aside.push_back(block),
+                Progress::Done => {
+                    state.turns = 0;
+                    spare = Some(block);
+                }
+                Progress::Paused => {
+                    state.turns += 1;
+                    state.aside.push_back(block);
+                }
                 Progress::Fault(fault) => {
                     state.fault.get_or_insert(fault);
                     self.launch.stop.store(true, Relaxed);
@@ -114,6 +148,16 @@ impl<'a> Grid<'a> {
         })
     }
 
+    /// Returns the number of blocks that may be started at once by rule 3.
+    fn most_started(&self) -> usize {
+        let (launch, code) = (&self.launch, self.launch.code);
+        let warp =
+            LANES as u64 * (4 * code.narrow as u64 + 8 * code.wide as u64 + u64::from(code.local_bytes));
+        let warps = u64::from(launch.threads()).div_ceil(LANES as u64);
+        let block = warps * warp + u64::from(launch.shared_bytes);
+        MOST_STARTED.min((MOST_STARTED_BYTES / block.max(1)) as usize)
+    }
+
     /// Returns the block that a thread runs next, and whether it is new. Uses the memory of `spare`
     /// for a new one.
     fn take(&self, spare: &mut Option<Block>) -> Option<(Block, bool)> {
@@ -121,7 +165,7 @@ impl<'a> Grid<'a> {
         if state.fault.is_some() || self.launch.stop.load(Relaxed) {
             return None;
         }
-        let few = self.is_cooperative || state.running + state.aside.len() < STARTED;
+        let few = self.is_cooperative || state.may_start(self.most_started());
         if state.started < self.blocks && (few || state.aside.is_empty()) {
             let id = state.started;
             state.started += 1;

@@ -30,6 +30,8 @@ pub(crate) struct Op {
     /// The memory to which addresses point, and the form in which they are given.
     pub(crate) window: Window,
     pub(crate) base: Base,
+    /// True if it has an [`Effect`](super::effect::Effect) that checks watch.
+    pub(crate) is_watched: bool,
     /// A constant whose meaning depends on the instruction: an offset, a target, a table.
     pub(crate) extra: u64,
 }
@@ -38,7 +40,8 @@ impl Op {
     /// Returns an op that runs `run`, with nothing else set.
     pub(crate) fn new(run: Run) -> Self {
         let (window, base) = (Window::Generic, Base::None);
-        Op { run, guard: Guard::ALWAYS, d: 0, a: 0, b: 0, c: 0, e: 0, window, base, extra: 0 }
+        let (guard, is_watched) = (Guard::ALWAYS, false);
+        Op { run, guard, d: 0, a: 0, b: 0, c: 0, e: 0, window, base, is_watched, extra: 0 }
     }
 }
 

@@ -281,8 +281,8 @@ impl Warp {
             if mine == 0 {
                 place += 1;
             } else {
-                if IS_CHECKED
-                    && let Some(checker) = context.checker
+                let checker = if IS_CHECKED && op.is_watched { context.checker } else { None };
+                if let Some(checker) = checker
                     && let Some((lane, kind)) =
                         checker.borrow_mut().before(&mut self.lanes, op, mine, place, context)
                 {
@@ -291,7 +291,7 @@ impl Warp {
                 // SAFETY: a function needs the instructions of the level for which it was compiled.
                 // The lowering picks functions of the level of this processor.
                 let flow = unsafe { (op.run)(&mut self.lanes, op, mine, context) };
-                if IS_CHECKED && let Some(checker) = context.checker {
+                if let Some(checker) = checker {
                     checker.borrow_mut().after(&self.lanes, op, mine, place, flow, context);
                 }
                 match flow {

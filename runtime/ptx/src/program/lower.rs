@@ -389,7 +389,8 @@ impl<'m> Lowering<'m> {
     /// Adds an op under the guard of the instruction.
     pub(super) fn emit(&mut self, op: Op) -> usize {
         let guard = self.this.guard.unwrap_or(Guard::ALWAYS);
-        self.code.ops.push(Op { guard, ..op });
+        let is_watched = self.this.line.effect != Effect::None;
+        self.code.ops.push(Op { guard, is_watched, ..op });
         self.code.lines.push(self.this.line);
         self.fields.push(None);
         self.code.ops.len() - 1

@@ -1,8 +1,9 @@
 //! The memory outside of blocks that a checked launch may touch, with what is known of it.
 
 use super::super::memory::{Region, Regions};
+use super::bits::Bits;
 use super::report::Place;
-use super::shadow::{Bits, Words};
+use super::shadow::Words;
 
 /// The bytes of an area of memory that no region declares.
 const CHUNK: u64 = 1 << 16;

@@ -35,10 +35,12 @@
 //! reported too: its result is undefined (PTX ISA 9.7.9.6, shfl.sync).
 
 mod areas;
+mod bits;
 mod compare;
 mod order;
 pub(crate) mod report;
 mod shadow;
+mod whole;
 
 use super::access::{Window, addresses};
 use super::context::{Context, Launch};
@@ -47,13 +49,16 @@ use super::fault::FaultKind;
 use super::memory::Access;
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
+use super::runs::Runs;
 use super::warp::{Lanes, Warp};
 use crate::checks::Checks;
 use areas::Areas;
+use bits::Bits;
 use compare::{Known, Loads, Now, describe, shared_place};
-use order::{BlockClocks, Clocks};
+use order::{BlockClocks, Clocks, Thread};
 use report::Place;
-use shadow::{Bits, Words};
+use shadow::{Record, Words};
+use whole::Weak;
 
 /// The state of the checks of a launch.
 #[derive(Debug)]
@@ -109,9 +114,8 @@ impl Checker {
         spare: Option<Box<BlockState>>,
     ) -> Box<BlockState> {
         let threads = launch.threads();
-        let clocks = BlockClocks::new(block as u32, threads);
         if let Some(mut state) = spare {
-            state.clocks = clocks;
+            state.clocks.restart(block as u32);
             state.shared_defined.clear();
             state.local_defined.iter_mut().for_each(Bits::clear);
             return state;
@@ -122,7 +126,7 @@ impl Checker {
         let warps = if init { (threads as usize).div_ceil(LANES) } else { 0 };
         let local = u64::from(launch.code.local_bytes).next_multiple_of(16) * LANES as u64;
         Box::new(BlockState {
-            clocks,
+            clocks: BlockClocks::new(block as u32, threads),
             shared: Words::new(words),
             shared_defined: Bits::new(if init { shared } else { 0 }),
             local_defined: vec![Bits::new(local); warps],
@@ -151,8 +155,8 @@ impl Checker {
         }
     }
 
-    /// Checks an op that lanes are about to run. Returns what fails.
-    #[inline(always)]
+    /// Checks an op with an effect that lanes are about to run. Returns what fails.
+    #[inline(never)]
     pub(crate) fn before(
         &mut self,
         lanes: &mut Lanes,
@@ -162,37 +166,49 @@ impl Checker {
         context: &Context<'_>,
     ) -> Option<Failure> {
         self.place = place;
-        match context.launch.code.lines[place as usize].effect {
-            Effect::None | Effect::Meet => None,
-            effect => self.before_effect(lanes, op, mask, effect, context),
+        let effect = context.launch.code.lines[place as usize].effect;
+        let (moved, access) = match effect {
+            Effect::Load(moved) => (moved, Access::Read),
+            Effect::Store(moved, _) | Effect::Atomic(moved, _) => (moved, Access::Write),
+            _ => {
+                self.note(lanes, op, mask, effect);
+                return None;
+            }
+        };
+        if !self.checks.races && !self.checks.init
+            || !matches!(effect, Effect::Atomic(..)) && self.whole(lanes, op, mask, (moved, access), context)
+        {
+            return None;
         }
+        let block = self.block.as_deref_mut()?;
+        let (clocks, warp) = (&mut block.clocks, lanes.first_thread as usize / LANES);
+        if let Some(scope) = moved.releases {
+            self.clocks.fence(clocks, warp, mask, scope);
+        }
+        // An access that is not allowed fails when it runs.
+        let of = addresses(lanes, op, mask, context, moved.all_bytes(), access)?;
+        let is_acquire = moved.is_strong && !matches!(effect, Effect::Store(..) | Effect::Atomic(_, false));
+        if is_acquire {
+            self.clocks.acquire(clocks, warp, mask);
+        }
+        if moved.is_strong && access == Access::Write {
+            self.clocks.publish(clocks);
+        }
+        let block = clocks.block;
+        self.access(&Now { lanes, op, place, effect, moved, context, block, warp, of: &of }, mask)
     }
 
-    #[inline(never)]
-    fn before_effect(
-        &mut self,
-        lanes: &mut Lanes,
-        op: &Op,
-        mask: Mask,
-        effect: Effect,
-        context: &Context<'_>,
-    ) -> Option<Failure> {
+    /// Notes an effect that is no access.
+    fn note(&mut self, lanes: &Lanes, op: &Op, mask: Mask, effect: Effect) {
         let warp = lanes.first_thread as usize / LANES;
-        let block = self.block.as_deref_mut()?;
+        let Some(block) = self.block.as_deref_mut() else { return };
         let clocks = &mut block.clocks;
         match effect {
-            Effect::None | Effect::Meet | Effect::Part(_) => None,
-            Effect::Fence(scope) => {
-                self.clocks.fence(clocks, warp, mask, scope);
-                None
-            }
-            Effect::Arrive => {
-                for_each_lane(mask, |lane| {
-                    let barrier = lanes.registers.narrow[op.a as usize][lane];
-                    self.clocks.arrive(clocks, warp, 1 << lane, barrier);
-                });
-                None
-            }
+            Effect::Fence(scope) => self.clocks.fence(clocks, warp, mask, scope),
+            Effect::Arrive => for_each_lane(mask, |lane| {
+                let barrier = lanes.registers.narrow[op.a as usize][lane];
+                self.clocks.arrive(clocks, warp, 1 << lane, barrier);
+            }),
             Effect::Copy => {
                 if let Some(defined) = block.local_defined.get_mut(warp) {
                     let start = lanes.frame + u64::from(op.b);
@@ -201,7 +217,6 @@ impl Checker {
                         defined.set_all(start, start + op.extra);
                     });
                 }
-                None
             }
             Effect::Result(bytes) => {
                 if let Some(defined) = block.local_defined.get_mut(warp)
@@ -212,28 +227,46 @@ impl Checker {
                         defined.set(lane as u64 * lanes.local_stride + start, bytes.into())
                     });
                 }
-                None
             }
-            Effect::Load(moved) | Effect::Store(moved, _) | Effect::Atomic(moved, _) => {
-                if let Some(scope) = moved.releases {
-                    self.clocks.fence(clocks, warp, mask, scope);
-                }
-                let access = if let Effect::Load(_) = effect { Access::Read } else { Access::Write };
-                // An access that is not allowed fails when it runs.
-                let of = addresses(lanes, op, mask, context, moved.all_bytes(), access)?;
-                let is_acquire =
-                    moved.is_strong && !matches!(effect, Effect::Store(..) | Effect::Atomic(_, false));
-                if is_acquire {
-                    self.clocks.acquire(clocks, warp, mask);
-                }
-                if moved.is_strong && access == Access::Write {
-                    self.clocks.publish(clocks);
-                }
-                let block = clocks.block;
-                let place = self.place;
-                let now = Now { lanes, op, place, effect, moved, context, block, warp, of: &of };
-                self.access(&now, mask)
+            _ => {}
+        }
+    }
+
+    /// Notes a weak load or store of a whole warp in which nothing can be wrong. Returns false for
+    /// any other access.
+    fn whole(
+        &mut self,
+        lanes: &Lanes,
+        op: &Op,
+        mask: Mask,
+        (moved, access): (Moved, Access),
+        context: &Context<'_>,
+    ) -> bool {
+        if mask != Mask::MAX || moved.is_strong || moved.releases.is_some() {
+            return false;
+        }
+        let is_load = access == Access::Read;
+        let bytes = moved.all_bytes();
+        let Some(runs) = Runs::of(&lanes.registers, op, context, bytes, access) else { return false };
+        let Some(block) = self.block.as_deref_mut() else { return false };
+        let warp = lanes.first_thread as usize / LANES;
+        let thread = Thread { block: block.clocks.block, number: lanes.first_thread };
+        let by = Record::new(thread, self.clocks.time, false, self.place);
+        let weak = Weak { runs, bytes, is_load, by, floor: block.clocks.floor(warp) };
+        let (from, to) = weak.extent();
+        match op.window {
+            Window::Param => true,
+            Window::Shared => {
+                let defined = self.checks.init.then_some(&mut block.shared_defined);
+                let (start, words) = (context.shared, &mut block.shared);
+                weak.note(&mut Known { start, words, defined, is_own: true })
             }
+            Window::Global | Window::Generic => {
+                let Some(area) = self.areas.of(from).filter(|area| to <= area.end) else { return false };
+                let (start, words, defined) = (area.start, &mut area.words, area.defined.as_mut());
+                weak.note(&mut Known { start, words, defined, is_own: false })
+            }
+            Window::Local | Window::Frame => false,
         }
     }
 
@@ -258,8 +291,7 @@ impl Checker {
         self.access(&now, mask)
     }
 
-    /// Notes what an op has done that lanes have run.
-    #[inline(always)]
+    /// Notes what an op with an effect has done that lanes have run.
     pub(crate) fn after(
         &mut self,
         lanes: &Lanes,

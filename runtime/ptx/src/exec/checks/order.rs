@@ -100,6 +100,22 @@ impl BlockClocks {
         }
     }
 
+    /// Starts again as those of another block with as many threads.
+    pub(super) fn restart(&mut self, block: u32) {
+        self.block = block;
+        for clock in &mut self.warps {
+            clock.met = [0; LANES];
+            clock.entered = [0; LANES];
+            (clock.floor, clock.acquired) = (0, 0);
+            clock.known.fill(0);
+        }
+        self.arrived.clear();
+        self.fenced.fill(0);
+        self.fenced_wide = None;
+        self.is_unpublished = false;
+        self.published.fill(0);
+    }
+
     /// Returns the time before which accesses in this block are before all lanes of a warp.
     pub(super) fn floor(&self, warp: usize) -> Time {
         self.warps[warp].floor

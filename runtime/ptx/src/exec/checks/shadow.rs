@@ -1,10 +1,11 @@
-//! The records of each word of memory for the check of races, and of each byte for the check of
-//! undefined bytes.
+//! The records of each word of memory for the check of races.
 
 use super::order::{Thread, Time};
+use bytemuck::{Zeroable, zeroed_vec};
+use std::ops::Range;
 
 /// An access that a word remembers. All zeros mean none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
 pub(super) struct Record {
     /// The time, and in the highest bit whether the access is strong.
     time: u32,
@@ -50,6 +51,11 @@ impl Record {
     }
 
     #[inline(always)]
+    pub(super) fn block(self) -> u32 {
+        self.block
+    }
+
+    #[inline(always)]
     pub(super) fn thread(self) -> Thread {
         Thread { block: self.block, number: self.rest >> 4 & 0x3ff }
     }
@@ -65,7 +71,7 @@ impl Record {
     }
 
     #[inline(always)]
-    fn is_of_thread(self, other: Record) -> bool {
+    pub(super) fn is_of_thread(self, other: Record) -> bool {
         self.block == other.block && (self.rest ^ other.rest) & (0x3ff << 4) == 0
     }
 
@@ -77,7 +83,7 @@ impl Record {
 }
 
 /// The records of each word of a piece of memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Words {
     /// The last write.
     writes: Vec<Record>,
@@ -90,8 +96,8 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn new(len: usize) -> Self {
-        let (writes, reads) = (vec![Record::default(); len], vec![[Record::default(); 2]; len]);
-        Words { writes, reads, has_reads: false }
+        // Memory that the system has zeroed: pages that no access touches cost nothing.
+        Words { writes: zeroed_vec(len), reads: zeroed_vec(len), has_reads: false }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -110,19 +116,46 @@ impl Words {
         if write.may_race(by) && !is_before(write) {
             return Some(write);
         }
+        self.note_read(at, by);
+        None
+    }
+
+    /// Notes a read.
+    #[inline(always)]
+    pub(super) fn note_read(&mut self, at: usize, by: Record) {
         self.has_reads = true;
         let [last, other] = &mut self.reads[at];
         if last.is_of_thread(by) {
             // Reads of one thread at one time count as one.
             let bytes = if last.time == by.time { last.bytes() } else { 0 };
             *last = Record { rest: by.rest | bytes, ..by };
-            return None;
+            return;
         }
         if last.bytes() != 0 && (other.bytes() == 0 || !last.is_of_warp(by)) {
             *other = *last;
         }
         *last = by;
-        None
+    }
+
+    /// Returns the last writes of some words.
+    #[inline(always)]
+    pub(super) fn writes(&self, words: Range<usize>) -> &[Record] {
+        &self.writes[words]
+    }
+
+    /// Returns the reads of some words since their last writes. None if no word has one.
+    #[inline(always)]
+    pub(super) fn reads(&self, words: Range<usize>) -> &[[Record; 2]] {
+        if self.has_reads { &self.reads[words] } else { &[] }
+    }
+
+    /// Notes a write of a whole word.
+    #[inline(always)]
+    pub(super) fn note_write(&mut self, at: usize, by: Record) {
+        if self.has_reads {
+            self.reads[at].iter_mut().for_each(|read| read.rest &= !0xf);
+        }
+        self.writes[at] = by;
     }
 
     /// Returns an access that a write races with, if there is one, and notes the write.
@@ -151,49 +184,5 @@ impl Words {
         }
         *write = by;
         None
-    }
-}
-
-/// A bit for each byte of a piece of memory, which starts at a multiple of 16.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Bits(Vec<u64>);
-
-impl Bits {
-    /// Returns `len` bits that are 0.
-    pub(super) fn new(len: u64) -> Self {
-        Bits(vec![0; len.div_ceil(64) as usize])
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.fill(0);
-    }
-
-    /// Returns the bits of an aligned access, which are in one word.
-    #[inline(always)]
-    pub(super) fn of(&self, at: u64, len: u64) -> u64 {
-        self.0[at as usize / 64] >> (at % 64) & ((1 << len) - 1)
-    }
-
-    /// Sets the bits of an aligned access.
-    #[inline(always)]
-    pub(super) fn set(&mut self, at: u64, len: u64) {
-        self.0[at as usize / 64] |= ((1 << len) - 1) << (at % 64);
-    }
-
-    /// Sets any bits.
-    pub(super) fn set_all(&mut self, from: u64, to: u64) {
-        let mut at = from;
-        while at < to {
-            let end = (at / 64 * 64 + 64).min(to);
-            self.0[at as usize / 64] |= u64::MAX >> (64 - (end - at)) << (at % 64);
-            at = end;
-        }
-    }
-
-    /// Returns the first bit that is not set, and the number of such bits.
-    pub(super) fn missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
-        let is_missing = |at: &u64| self.of(*at, 1) == 0;
-        let first = (from..to).find(is_missing)?;
-        Some((first, (first..to).filter(is_missing).count() as u64))
     }
 }

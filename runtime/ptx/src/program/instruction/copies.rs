@@ -2,6 +2,7 @@
 
 use crate::exec::access::Window;
 use crate::exec::copies;
+use crate::exec::effect::Effect;
 use crate::exec::lanes::selects;
 use crate::exec::op::Op;
 use crate::exec::registers::{Kind, Literal};
@@ -20,8 +21,12 @@ impl<'m> Lowering<'m> {
         let operands = &instruction.operands;
         match op.parts.get(1).copied() {
             Some("commit_group") => self.plain(copies::commit),
-            Some("wait_all") => self.plain(copies::wait_all),
+            Some("wait_all") => {
+                self.this.line.effect = Effect::Parts;
+                self.plain(copies::wait_all)
+            }
             Some("wait_group") => {
+                self.this.line.effect = Effect::Parts;
                 let extra = self.number(operands, 0)?;
                 self.emit(Op { extra, ..Op::new(copies::wait_group) });
                 Ok(())

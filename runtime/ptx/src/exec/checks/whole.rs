@@ -1,0 +1,120 @@
+//! Weak accesses of a whole warp in runs (`exec::runs`), which most accesses are.
+//!
+//! Their words are compared and noted in loops without branches. The records are left as `compare`
+//! leaves them, which looks at one lane after the other. An access is noted here only if a simple
+//! rule orders every earlier access to its words ([`Weak::is_after`]). So there is nothing to
+//! report. Any other access is left to `compare`, with the records unchanged.
+
+use super::super::runs::{RUN, Runs};
+use super::compare::Known;
+use super::order::Time;
+use super::shadow::{Record, Words};
+use std::ops::Range;
+
+/// A weak access of all lanes of a warp.
+pub(super) struct Weak {
+    pub(super) runs: Runs,
+    /// The bytes of a lane.
+    pub(super) bytes: u64,
+    pub(super) is_load: bool,
+    /// The record of the first lane.
+    pub(super) by: Record,
+    /// Accesses of the block before this time are before this one.
+    pub(super) floor: Time,
+}
+
+impl Weak {
+    /// The bytes of a run.
+    fn run_bytes(&self) -> u64 {
+        if self.runs.is_same { self.bytes } else { self.bytes * RUN as u64 }
+    }
+
+    /// Returns the first byte and the end of the last one.
+    pub(super) fn extent(&self) -> (u64, u64) {
+        let [first, second] = self.runs.starts;
+        (first.min(second), first.max(second) + self.run_bytes())
+    }
+
+    /// Notes the access, unless it is left to `compare`. Returns whether it is noted.
+    pub(super) fn note(&self, known: &mut Known<'_>) -> bool {
+        let starts = self.runs.starts.map(|start| start - known.start);
+        // Lanes that share a word by a store race, and so may those that share one by its bytes.
+        let is_shared = self.runs.is_same || starts[0].abs_diff(starts[1]) < self.run_bytes();
+        if self.bytes < 4 || !self.is_load && is_shared {
+            return false;
+        }
+        let ends = starts.map(|start| (start, start + self.run_bytes()));
+        if self.is_load
+            && let Some(defined) = &known.defined
+            && !ends.iter().all(|&(from, to)| defined.are_set(from, to))
+        {
+            return false;
+        }
+        if !known.words.is_empty() {
+            let words = ends.map(|(from, to)| from as usize / 4..to as usize / 4);
+            let is_after = |(run, words): (usize, &Range<usize>)| self.is_after(run, words, known);
+            if !words.iter().enumerate().all(is_after) {
+                return false;
+            }
+            for (run, words) in words.into_iter().enumerate() {
+                self.note_words(run, words, known.words);
+            }
+        }
+        if !self.is_load
+            && let Some(defined) = known.defined.as_deref_mut()
+        {
+            ends.iter().for_each(|&(from, to)| defined.set_all(from, to));
+        }
+        true
+    }
+
+    /// The record of the lane of a run that accesses its word with this number.
+    #[inline(always)]
+    fn of_word(&self, run: usize, word: usize) -> Record {
+        // The size of an access is a power of two.
+        let shift = self.bytes.trailing_zeros() - 2;
+        self.by.at(run * RUN + (word >> shift), 0xf)
+    }
+
+    /// Returns whether each earlier access to the words of a run that matters is of the same thread,
+    /// or known by all lanes of the warp, or one of another block to shared memory of its own.
+    #[inline(always)]
+    fn is_after(&self, run: usize, words: &Range<usize>, known: &Known<'_>) -> bool {
+        let is_before = |earlier: Record, by: Record| {
+            let is_of_block = earlier.block() == by.block();
+            (earlier.bytes() == 0)
+                | (is_of_block & (earlier.time() < self.floor))
+                | (!is_of_block & known.is_own)
+                | (!self.runs.is_same & earlier.is_of_thread(by))
+        };
+        let mut all = true;
+        for (at, write) in known.words.writes(words.clone()).iter().enumerate() {
+            all &= is_before(*write, self.of_word(run, at));
+        }
+        if !self.is_load {
+            for (at, [last, other]) in known.words.reads(words.clone()).iter().enumerate() {
+                let by = self.of_word(run, at);
+                all &= is_before(*last, by) & is_before(*other, by);
+            }
+        }
+        all
+    }
+
+    #[inline(always)]
+    fn note_words(&self, run: usize, words: Range<usize>, known: &mut Words) {
+        if self.runs.is_same {
+            // After the second lane, each one replaces the one before.
+            for lane in [0, 1, RUN - 1] {
+                let by = self.by.at(run * RUN + lane, 0xf);
+                words.clone().for_each(|at| known.note_read(at, by));
+            }
+        } else if self.is_load {
+            words.enumerate().for_each(|(word, at)| known.note_read(at, self.of_word(run, word)));
+        } else {
+            words.enumerate().for_each(|(word, at)| known.note_write(at, self.of_word(run, word)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
