@@ -6,7 +6,7 @@
 
 use super::context::Context;
 use super::op::{Flow, Op, Run};
-use super::registers::{Cell, LANES, Mask, PART, Registers, Value};
+use super::registers::{Cell, LANES, Mask, PART, Registers, Value, for_each_lane};
 use super::warp::Lanes;
 
 /// The instructions that the processor has.
@@ -83,6 +83,8 @@ impl Loops {
 pub(crate) trait Unary {
     type A: Value;
     type D: Value;
+    /// True if the loop is compiled once, for one lane after the other.
+    const IS_RARE: bool = false;
 
     fn of(a: Self::A) -> Self::D;
 }
@@ -92,6 +94,8 @@ pub(crate) trait Binary {
     type A: Value;
     type B: Value;
     type D: Value;
+    /// True if the loop is compiled once, for one lane after the other.
+    const IS_RARE: bool = false;
 
     fn of(a: Self::A, b: Self::B) -> Self::D;
 }
@@ -102,6 +106,8 @@ pub(crate) trait Ternary {
     type B: Value;
     type C: Value;
     type D: Value;
+    /// True if the loop is compiled once, for one lane after the other.
+    const IS_RARE: bool = false;
 
     fn of(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
 }
@@ -167,6 +173,35 @@ fn ternary<O: Ternary>(registers: &mut Registers, op: &Op, mask: Mask) -> Flow {
     };
     // SAFETY: the sources are registers of these.
     unsafe { registers.set_parts::<O::D>(op.d, mask, part) };
+    Flow::Next
+}
+
+/// Runs a rare instruction with one source.
+fn unary_rare<O: Unary>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    let a = lanes.registers.get::<<O::A as Value>::Cell>(op.a);
+    let d = <O::D as Value>::Cell::row_mut(&mut lanes.registers, op.d);
+    for_each_lane(mask, |lane| d[lane] = O::of(O::A::of(a[lane])).cell());
+    Flow::Next
+}
+
+/// Runs a rare instruction with two sources.
+fn binary_rare<O: Binary>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    let a = lanes.registers.get::<<O::A as Value>::Cell>(op.a);
+    let b = lanes.registers.get::<<O::B as Value>::Cell>(op.b);
+    let d = <O::D as Value>::Cell::row_mut(&mut lanes.registers, op.d);
+    for_each_lane(mask, |lane| d[lane] = O::of(O::A::of(a[lane]), O::B::of(b[lane])).cell());
+    Flow::Next
+}
+
+/// Runs a rare instruction with three sources.
+fn ternary_rare<O: Ternary>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    let a = lanes.registers.get::<<O::A as Value>::Cell>(op.a);
+    let b = lanes.registers.get::<<O::B as Value>::Cell>(op.b);
+    let c = lanes.registers.get::<<O::C as Value>::Cell>(op.c);
+    let d = <O::D as Value>::Cell::row_mut(&mut lanes.registers, op.d);
+    for_each_lane(mask, |lane| {
+        d[lane] = O::of(O::A::of(a[lane]), O::B::of(b[lane]), O::C::of(c[lane])).cell();
+    });
     Flow::Next
 }
 
@@ -281,9 +316,9 @@ impl Combination {
     }
 }
 
-/// Compiles a loop for each level.
+/// Compiles a loop for each level. Rare instructions have one that is compiled once.
 macro_rules! compiled {
-    ($($module:ident, $body:ident, [$($kind:tt)+];)*) => {$(
+    ($($module:ident, $body:ident, [$($kind:tt)+] $(, $rare:ident)?;)*) => {$(
         pub(crate) mod $module {
             use super::*;
 
@@ -308,6 +343,15 @@ macro_rules! compiled {
 
             /// Returns the loop over an instruction, compiled for each level.
             pub(crate) const fn loops<O: $($kind)+>() -> Loops {
+                $(if O::IS_RARE {
+                    return Loops {
+                        plain: $rare::<O>,
+                        #[cfg(target_arch = "x86_64")]
+                        avx2: $rare::<O>,
+                        #[cfg(target_arch = "x86_64")]
+                        avx512: $rare::<O>,
+                    };
+                })?
                 Loops {
                     plain: plain::<O>,
                     #[cfg(target_arch = "x86_64")]
@@ -321,9 +365,9 @@ macro_rules! compiled {
 }
 
 compiled! {
-    unaries, unary, [Unary];
-    binaries, binary, [Binary];
-    ternaries, ternary, [Ternary];
+    unaries, unary, [Unary], unary_rare;
+    binaries, binary, [Binary], binary_rare;
+    ternaries, ternary, [Ternary], ternary_rare;
     tests, test, [Test];
     selects, select, [Cell + Value<Cell = O>];
 }

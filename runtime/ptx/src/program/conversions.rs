@@ -28,12 +28,19 @@ fn rounding(op: &Opcode<'_>) -> (Option<Rounding>, bool) {
     op.find(of).map_or((None, false), |(round, is_integral)| (Some(round), is_integral))
 }
 
-/// Makes a form for a rounding, which is `R` in the expression.
+/// Makes a form for a rounding, which is `R` in the expression. It is rare for the roundings that
+/// NVRTC does not use by itself, and if `rare` is written before it. It is not if `common` is.
 macro_rules! rounded {
-    ($round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {{
+    (common $round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {
+        rounded!([false, false], $round, |$x: $A| -> $D $of)
+    };
+    (rare $round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {
+        rounded!([true, true], $round, |$x: $A| -> $D $of)
+    };
+    ([$usual:expr, $unusual:expr], $round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {{
         macro_rules! with {
-            ($R:ident) => {
-                form!(|$x: $A| -> $D {
+            ($R:ident, $is_rare:expr) => {
+                form!(rare if $is_rare, |$x: $A| -> $D {
                     #[allow(dead_code, reason = "some expressions are exact")]
                     const R: Rounding = Rounding::$R;
                     $of
@@ -41,22 +48,25 @@ macro_rules! rounded {
             };
         }
         match $round {
-            Rounding::Nearest => with!(Nearest),
-            Rounding::Zero => with!(Zero),
-            Rounding::Down => with!(Down),
-            Rounding::Up => with!(Up),
+            Rounding::Nearest => with!(Nearest, $usual),
+            Rounding::Zero => with!(Zero, $usual),
+            Rounding::Down => with!(Down, $unusual),
+            Rounding::Up => with!(Up, $unusual),
         }
     }};
+    ($round:expr, |$x:ident: $A:ty| -> $D:ty $of:block) => {
+        rounded!([false, true], $round, |$x: $A| -> $D $of)
+    };
 }
 
 /// Makes a form for a rounding, and for the flush and the saturation of a result of f32.
 macro_rules! to_f32 {
     ($op:expr, $round:expr, |$x:ident: $A:ty| $of:expr) => {
         match ($op.has("ftz"), $op.has("sat")) {
-            (false, false) => rounded!($round, |$x: $A| -> f32 { $of }),
-            (true, false) => rounded!($round, |$x: $A| -> f32 { flush_f32($of) }),
-            (false, true) => rounded!($round, |$x: $A| -> f32 { saturate_f32($of) }),
-            (true, true) => rounded!($round, |$x: $A| -> f32 { saturate_f32(flush_f32($of)) }),
+            (false, false) => rounded!(common $round, |$x: $A| -> f32 { $of }),
+            (true, false) => rounded!(common $round, |$x: $A| -> f32 { flush_f32($of) }),
+            (false, true) => rounded!(rare $round, |$x: $A| -> f32 { saturate_f32($of) }),
+            (true, true) => rounded!(rare $round, |$x: $A| -> f32 { saturate_f32(flush_f32($of)) }),
         }
     };
 }
@@ -83,8 +93,8 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
             true => to_f32!(op, Rounding::Nearest, |x: f32| flush_f32(x)),
         }),
         ("f64", "f64") if is_integral => Some(match op.has("sat") {
-            false => rounded!(nearest, |x: f64| -> f64 { integral_f64(x, R) }),
-            true => rounded!(nearest, |x: f64| -> f64 { saturate_f64(integral_f64(x, R)) }),
+            false => rounded!(common nearest, |x: f64| -> f64 { integral_f64(x, R) }),
+            true => rounded!(rare nearest, |x: f64| -> f64 { saturate_f64(integral_f64(x, R)) }),
         }),
         ("f64", "f64") => Some(match op.has("sat") {
             false => form!(|x: f64| -> f64 { x }),
@@ -117,12 +127,14 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
                 (true, false, _) => form!(|x: f32| -> u32 { f32_to_tf32_away(x) }),
                 (true, true, _) => form!(|x: f32| -> u32 { satfinite_tf32(f32_to_tf32_away(x)) }),
                 (false, false, false) => rounded!(nearest, |x: f32| -> u32 { f32_to_tf32(x, R) }),
-                (false, false, true) => rounded!(nearest, |x: f32| -> u32 { relu_tf32(f32_to_tf32(x, R)) }),
+                (false, false, true) => {
+                    rounded!(rare nearest, |x: f32| -> u32 { relu_tf32(f32_to_tf32(x, R)) })
+                }
                 (false, true, false) => {
-                    rounded!(nearest, |x: f32| -> u32 { satfinite_tf32(f32_to_tf32(x, R)) })
+                    rounded!(rare nearest, |x: f32| -> u32 { satfinite_tf32(f32_to_tf32(x, R)) })
                 }
                 (false, true, true) => {
-                    rounded!(nearest, |x: f32| -> u32 { relu_tf32(satfinite_tf32(f32_to_tf32(x, R))) })
+                    rounded!(rare nearest, |x: f32| -> u32 { relu_tf32(satfinite_tf32(f32_to_tf32(x, R))) })
                 }
             })
         }
@@ -149,14 +161,14 @@ macro_rules! integer_forms {
                     ("s16", false) => form!(|x: $S| -> i32 { (x as i16).into() }),
                     ("s32", false) => form!(|x: $S| -> i32 { x as i32 }),
                     ("s64", false) => form!(|x: $S| -> i64 { x as i64 }),
-                    ("u8", true) => form!(|x: $S| -> u32 { $to_unsigned::<8>(x as $Wide) as u32 }),
-                    ("u16", true) => form!(|x: $S| -> u32 { $to_unsigned::<16>(x as $Wide) as u32 }),
-                    ("u32", true) => form!(|x: $S| -> u32 { $to_unsigned::<32>(x as $Wide) as u32 }),
-                    ("u64", true) => form!(|x: $S| -> u64 { $to_unsigned::<64>(x as $Wide) as u64 }),
-                    ("s8", true) => form!(|x: $S| -> i32 { $to_signed::<8>(x as $Wide) as i32 }),
-                    ("s16", true) => form!(|x: $S| -> i32 { $to_signed::<16>(x as $Wide) as i32 }),
-                    ("s32", true) => form!(|x: $S| -> i32 { $to_signed::<32>(x as $Wide) as i32 }),
-                    ("s64", true) => form!(|x: $S| -> i64 { $to_signed::<64>(x as $Wide) as i64 }),
+                    ("u8", true) => form!(rare if true, |x: $S| -> u32 { $to_unsigned::<8>(x as $Wide) as u32 }),
+                    ("u16", true) => form!(rare if true, |x: $S| -> u32 { $to_unsigned::<16>(x as $Wide) as u32 }),
+                    ("u32", true) => form!(rare if true, |x: $S| -> u32 { $to_unsigned::<32>(x as $Wide) as u32 }),
+                    ("u64", true) => form!(rare if true, |x: $S| -> u64 { $to_unsigned::<64>(x as $Wide) as u64 }),
+                    ("s8", true) => form!(rare if true, |x: $S| -> i32 { $to_signed::<8>(x as $Wide) as i32 }),
+                    ("s16", true) => form!(rare if true, |x: $S| -> i32 { $to_signed::<16>(x as $Wide) as i32 }),
+                    ("s32", true) => form!(rare if true, |x: $S| -> i32 { $to_signed::<32>(x as $Wide) as i32 }),
+                    ("s64", true) => form!(rare if true, |x: $S| -> i64 { $to_signed::<64>(x as $Wide) as i64 }),
                     _ => return None,
                 }
             };
@@ -219,11 +231,11 @@ fn to_float(op: &Opcode<'_>, to: &str, from: &str, round: Rounding) -> Option<Fo
             match to {
                 "f32" => to_f32!(op, round, |x: $T| integer_to_f32::<$T>(x, R)),
                 "f64" if op.has("sat") => {
-                    rounded!(round, |x: $T| -> f64 { saturate_f64(integer_to_f64::<$T>(x, R)) })
+                    rounded!(rare round, |x: $T| -> f64 { saturate_f64(integer_to_f64::<$T>(x, R)) })
                 }
                 "f64" => rounded!(round, |x: $T| -> f64 { integer_to_f64::<$T>(x, R) }),
                 "f16" if op.has("sat") => {
-                    rounded!(round, |x: $T| -> u16 {
+                    rounded!(rare round, |x: $T| -> u16 {
                         half::saturate::<F16>(integer_to_half::<F16, $T>(x, R))
                     })
                 }
@@ -251,12 +263,12 @@ macro_rules! finished {
     ($op:expr, $round:expr, $H:ident, |$x:ident: $A:ty| $of:expr) => {
         match ($op.has("relu"), $op.has("satfinite"), $op.has("sat")) {
             (false, false, false) => rounded!($round, |$x: $A| -> u16 { $of }),
-            (true, false, _) => rounded!($round, |$x: $A| -> u16 { half::relu::<$H>($of) }),
-            (false, true, _) => rounded!($round, |$x: $A| -> u16 { half::satfinite::<$H>($of) }),
+            (true, false, _) => rounded!(rare $round, |$x: $A| -> u16 { half::relu::<$H>($of) }),
+            (false, true, _) => rounded!(rare $round, |$x: $A| -> u16 { half::satfinite::<$H>($of) }),
             (true, true, _) => {
-                rounded!($round, |$x: $A| -> u16 { half::relu::<$H>(half::satfinite::<$H>($of)) })
+                rounded!(rare $round, |$x: $A| -> u16 { half::relu::<$H>(half::satfinite::<$H>($of)) })
             }
-            (false, false, true) => rounded!($round, |$x: $A| -> u16 { half::saturate::<$H>($of) }),
+            (false, false, true) => rounded!(rare $round, |$x: $A| -> u16 { half::saturate::<$H>($of) }),
         }
     };
 }

@@ -22,26 +22,37 @@ fn rounding(op: &Opcode<'_>) -> Rounding {
     .unwrap_or(Rounding::Nearest)
 }
 
+/// Returns whether arithmetic with a rounding is rare.
+const fn is_rare(round: Rounding) -> bool {
+    !matches!(round, Rounding::Nearest)
+}
+
 /// Makes a form of f32 for the rounding, the flush and the saturation of `op`. `R` is the rounding
 /// in the expression.
 macro_rules! f32_form {
     ($op:expr, |$($x:ident),*| $of:expr) => {{
         macro_rules! with {
             ($R:ident, false, false) => {
-                form!(|$($x: f32),*| -> f32 { const R: Rounding = Rounding::$R; $of })
+                form!(rare if is_rare(Rounding::$R), |$($x: f32),*| -> f32 {
+                    const R: Rounding = Rounding::$R;
+                    $of
+                })
             };
             ($R:ident, true, false) => {
-                form!(|$($x: f32),*| -> f32 {
+                form!(rare if is_rare(Rounding::$R), |$($x: f32),*| -> f32 {
                     const R: Rounding = Rounding::$R;
                     $(let $x = flush_f32($x);)*
                     flush_f32($of)
                 })
             };
             ($R:ident, false, true) => {
-                form!(|$($x: f32),*| -> f32 { const R: Rounding = Rounding::$R; saturate_f32($of) })
+                form!(rare if is_rare(Rounding::$R), |$($x: f32),*| -> f32 {
+                    const R: Rounding = Rounding::$R;
+                    saturate_f32($of)
+                })
             };
             ($R:ident, true, true) => {
-                form!(|$($x: f32),*| -> f32 {
+                form!(rare if is_rare(Rounding::$R), |$($x: f32),*| -> f32 {
                     const R: Rounding = Rounding::$R;
                     $(let $x = flush_f32($x);)*
                     saturate_f32(flush_f32($of))
@@ -88,7 +99,10 @@ macro_rules! f64_form {
     ($op:expr, |$($x:ident),*| $of:expr) => {{
         macro_rules! with {
             ($R:ident) => {
-                form!(|$($x: f64),*| -> f64 { const R: Rounding = Rounding::$R; $of })
+                form!(rare if is_rare(Rounding::$R), |$($x: f64),*| -> f64 {
+                    const R: Rounding = Rounding::$R;
+                    $of
+                })
             };
         }
         match rounding($op) {
@@ -200,9 +214,12 @@ fn of_f64(op: &Opcode<'_>) -> Option<Form> {
 /// Makes a form of one half or, if `pair`, of two in a word. `$finish` is applied to each result.
 macro_rules! half_form {
     ($pair:expr, $H:ty, |$($x:ident),*| $of:expr, $finish:expr) => {
+        half_form!(rare if false, $pair, $H, |$($x),*| $of, $finish)
+    };
+    (rare if $is_rare:expr, $pair:expr, $H:ty, |$($x:ident),*| $of:expr, $finish:expr) => {
         match $pair {
-            false => form!(|$($x: u16),*| -> u16 { $finish($of) }),
-            true => form!(|$($x: u32),*| -> u32 {
+            false => form!(rare if $is_rare, |$($x: u16),*| -> u16 { $finish($of) }),
+            true => form!(rare if $is_rare, |$($x: u32),*| -> u32 {
                 let low = { $(let $x = $x as u16;)* $finish($of) };
                 let high = { $(let $x = ($x >> 16) as u16;)* $finish($of) };
                 u32::from(high) << 16 | u32::from(low)
@@ -220,13 +237,13 @@ macro_rules! half_arithmetic {
                 $(let $x = half::flush::<$H>($x);)*
                 half::flush::<$H>($of)
             }, |x| x),
-            (false, true, false) => half_form!($pair, $H, |$($x),*| $of, half::saturate::<$H>),
-            (true, true, false) => half_form!($pair, $H, |$($x),*| {
+            (false, true, false) => half_form!(rare if true, $pair, $H, |$($x),*| $of, half::saturate::<$H>),
+            (true, true, false) => half_form!(rare if true, $pair, $H, |$($x),*| {
                 $(let $x = half::flush::<$H>($x);)*
                 half::flush::<$H>($of)
             }, half::saturate::<$H>),
-            (false, _, true) => half_form!($pair, $H, |$($x),*| $of, half::relu::<$H>),
-            (true, _, true) => half_form!($pair, $H, |$($x),*| {
+            (false, _, true) => half_form!(rare if true, $pair, $H, |$($x),*| $of, half::relu::<$H>),
+            (true, _, true) => half_form!(rare if true, $pair, $H, |$($x),*| {
                 $(let $x = half::flush::<$H>($x);)*
                 half::flush::<$H>($of)
             }, half::relu::<$H>),

@@ -74,63 +74,57 @@ pub(super) fn literal_of(ty: &str) -> Literal {
     }
 }
 
-/// Makes the form of an instruction from a function of its values.
+/// Makes the form of an instruction from a function of its values. `rare if` is true for forms that
+/// ordinary kernels hardly use: their loops are slow, and fast to compile.
 macro_rules! form {
-    (|$a:ident: $A:ty| -> $D:ty $of:block) => {{
+    (|$($x:ident: $X:ty),+| -> $D:ty $of:block) => {
+        form!(rare if false, |$($x: $X),+| -> $D $of)
+    };
+    (rare if $is_rare:expr, |$($x:ident: $X:ty),+| -> $D:ty $of:block) => {{
         struct It;
-        impl crate::exec::lanes::Unary for It {
+        form!(impl It, $is_rare, |$($x: $X),+| -> $D $of);
+        crate::program::form::Form {
+            loops: form!(loops It, $($x),+),
+            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
+            sources: vec![$(crate::program::form::Source::of::<$X>()),+],
+        }
+    }};
+    (impl $It:ty, $is_rare:expr, |$a:ident: $A:ty| -> $D:ty $of:block) => {
+        impl crate::exec::lanes::Unary for $It {
             type A = $A;
             type D = $D;
+            const IS_RARE: bool = $is_rare;
 
             #[inline(always)]
             fn of($a: $A) -> $D $of
         }
-        crate::program::form::Form {
-            loops: crate::exec::lanes::unaries::loops::<It>(),
-            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
-            sources: vec![crate::program::form::Source::of::<$A>()],
-        }
-    }};
-    (|$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $of:block) => {{
-        struct It;
-        impl crate::exec::lanes::Binary for It {
+    };
+    (impl $It:ty, $is_rare:expr, |$a:ident: $A:ty, $b:ident: $B:ty| -> $D:ty $of:block) => {
+        impl crate::exec::lanes::Binary for $It {
             type A = $A;
             type B = $B;
             type D = $D;
+            const IS_RARE: bool = $is_rare;
 
             #[inline(always)]
             fn of($a: $A, $b: $B) -> $D $of
         }
-        crate::program::form::Form {
-            loops: crate::exec::lanes::binaries::loops::<It>(),
-            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
-            sources: vec![
-                crate::program::form::Source::of::<$A>(),
-                crate::program::form::Source::of::<$B>(),
-            ],
-        }
-    }};
-    (|$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $of:block) => {{
-        struct It;
-        impl crate::exec::lanes::Ternary for It {
+    };
+    (impl $It:ty, $is_rare:expr, |$a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty| -> $D:ty $of:block) => {
+        impl crate::exec::lanes::Ternary for $It {
             type A = $A;
             type B = $B;
             type C = $C;
             type D = $D;
+            const IS_RARE: bool = $is_rare;
 
             #[inline(always)]
             fn of($a: $A, $b: $B, $c: $C) -> $D $of
         }
-        crate::program::form::Form {
-            loops: crate::exec::lanes::ternaries::loops::<It>(),
-            result: <<$D as crate::exec::registers::Value>::Cell as crate::exec::registers::Cell>::KIND,
-            sources: vec![
-                crate::program::form::Source::of::<$A>(),
-                crate::program::form::Source::of::<$B>(),
-                crate::program::form::Source::of::<$C>(),
-            ],
-        }
-    }};
+    };
+    (loops $It:ty, $a:ident) => { crate::exec::lanes::unaries::loops::<$It>() };
+    (loops $It:ty, $a:ident, $b:ident) => { crate::exec::lanes::binaries::loops::<$It>() };
+    (loops $It:ty, $a:ident, $b:ident, $c:ident) => { crate::exec::lanes::ternaries::loops::<$It>() };
 }
 
 /// Makes the form of a comparison. Its result is a predicate.
