@@ -286,7 +286,7 @@ impl Kernel {
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
-        let regions = match memory {
+        let mut regions = match memory {
             Memory::Unchecked => Regions::unchecked(),
             Memory::Regions(mut regions) => {
                 regions.extend(self.module.0.variables.regions());
@@ -294,6 +294,9 @@ impl Kernel {
             }
             Memory::Space(space) => Regions::of_space(self.module.0.variables.regions().collect(), space),
         };
+        if config.is_cooperative && self.code.needs_workspace {
+            regions.add_workspace();
+        }
         let is_single = config.seed.is_some() || config.checks.any();
         let launch = Shared {
             code: &self.code,

@@ -83,6 +83,8 @@ pub enum FaultKind {
     },
     /// `trap`
     Trap,
+    /// `trap`, in a kernel that synchronises its grid, by a launch that is not cooperative.
+    TrapWithoutGrid,
     /// A failed assertion of the program.
     Assert {
         /// The expression.
@@ -238,6 +240,11 @@ impl fmt::Display for FaultKind {
                 "the address {address:#x} is not a multiple of {bytes}, the size of the access; align the data"
             ),
             FaultKind::Trap => write!(f, "it executed trap"),
+            FaultKind::TrapWithoutGrid => write!(
+                f,
+                "it executed trap, as the grid synchronisation of cooperative groups does if the launch is not \
+                 cooperative, which this one is not; launch the kernel cooperatively"
+            ),
             FaultKind::Assert { message, function, file, line } => {
                 write!(f, "assertion failed: {message} in {function} ({file}:{line})")
             }
