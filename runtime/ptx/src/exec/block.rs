@@ -118,7 +118,7 @@ impl Block {
             for at in order.of(self.warps.len()) {
                 let mut turn = order.turn(WARP_TURN);
                 let before = turn;
-                let stop = self.warps[at].run(context, &mut turn);
+                let stop = self.warps[at].run(context, order, &mut turn);
                 fuel = fuel.saturating_sub(u64::from(before - turn) + 1);
                 match stop {
                     Stop::Done => {}

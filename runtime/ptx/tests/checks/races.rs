@@ -309,8 +309,9 @@ fn accesses_that_nothing_orders_are_reported_and_others_are_not() {
         let launch = |body| Launch { checks: RACES, ..Launch::new(blocks, 64, body) };
         launch(&sound).passes();
         for fault in launch(&racy).faults() {
-            let is_it =
-                |fault: &FaultKind| matches!(fault, FaultKind::Race(race) if race.relation == relation);
+            // A seed may split the lanes that run an instruction.
+            let is_near = |found| found == relation || (found, relation) == (SameWarp, SameInstruction);
+            let is_it = |fault: &FaultKind| matches!(fault, FaultKind::Race(race) if is_near(race.relation));
             assert!(fault.as_ref().is_some_and(is_it), "{name}: {fault:?}\n{racy}");
         }
     }
