@@ -219,10 +219,13 @@ impl Block {
 
     #[cold]
     fn fault(&mut self, context: &Context<'_>, warp: usize, place: u32) -> Box<Fault> {
-        let (lane, kind) = match self.warps[warp].lanes.fault.take() {
+        let (lane, mut kind) = match self.warps[warp].lanes.fault.take() {
             Some(fault) => *fault,
             None => (0, FaultKind::Trap),
         };
+        if let FaultKind::OutOfBounds { calls_malloc, .. } = &mut kind {
+            *calls_malloc = context.launch.code.calls_malloc;
+        }
         self.describe(context, warp, lane, place, kind)
     }
 

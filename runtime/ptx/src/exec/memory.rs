@@ -38,7 +38,8 @@ pub struct Region {
     /// of them. The check of [`init`](crate::Checks::init) then reports reads before a write, and
     /// bytes that no thread has written at the end.
     pub is_undefined: bool,
-    /// The size of one of its elements in bytes, for reports.
+    /// The size of one of its elements in bytes, for reports. If it is 0, it is not known, and
+    /// reports take the size of an access.
     pub element_bytes: u32,
 }
 
@@ -176,7 +177,7 @@ impl Regions {
         };
         let in_space = self.space.as_ref().and_then(|space| space.nearest(address, bytes));
         let nearest = self.regions.iter().chain(&in_space).min_by_key(distance).cloned();
-        FaultKind::OutOfBounds { address, bytes, access, nearest }
+        FaultKind::OutOfBounds { address, bytes, access, nearest, calls_malloc: false }
     }
 }
 
