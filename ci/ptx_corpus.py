@@ -5,13 +5,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ptx import Nvrtc, assemble, differences, rewrite
+from ptx import NVIDIA, Nvrtc, assemble, differences, rewrite
 
 SOURCES = Path("runtime/ptx/tests/corpus")
 COMMITTED = SOURCES / "ptx"
 # A source that needs a later one says so: // Compiled for sm_80.
 TARGET = "sm_70"
-OPTIONS = ["-lineinfo"]
+# Cooperative groups are headers of the CUDA runtime.
+OPTIONS = ["-lineinfo", f"--include-path={NVIDIA / 'cuda_runtime/include'}"]
 
 
 def compile_all(to):

@@ -30,6 +30,12 @@ warpline::kernel! {
         ptx: PTX,
     }
 
+    /// Adds to each element its right neighbour, from `a` to `b` and back. Cooperative groups
+    /// separate the rounds.
+    unsafe fn grid_groups(a: &mut [u32], b: &mut [u32], rounds: u32) {
+        ptx: include_str!("../../runtime/ptx/tests/corpus/ptx/grid_groups.ptx"),
+    }
+
     /// Contains an instruction that no device has.
     unsafe fn impossible(y: &mut [f32]) {
         descriptor: IMPOSSIBLE,
@@ -66,6 +72,22 @@ contract! {
         // Enough threads that several threads of the host take part.
         drop(stream.launch(block_sums(&sums), LaunchConfig::linear(200, 64)));
         assert_eq!(stream.read(&sums).await?, [63 * 64 / 2; 200]);
+    }
+
+    async fn cooperative_groups_synchronise_the_grid_of_a_cooperative_launch([device]) {
+        if runs_twins_alone(&device) {
+            return Ok(());
+        }
+        let stream = device.new_stream()?;
+        let (a, b) = (stream.alloc::<u32>(256)?, stream.alloc::<u32>(256)?);
+        drop(stream.fill(&a, 1));
+        drop(stream.fill(&b, 0));
+        let config = LaunchConfig::linear(4, 64).cooperatively();
+        for _ in 0..2 {
+            drop(stream.launch(grid_groups(&a, &b, 4), config));
+        }
+        assert_eq!(stream.read(&a).await?, [1 << 8; 256]);
+        assert_eq!(stream.read(&b).await?, [1 << 7; 256]);
     }
 
     async fn launches_on_two_streams_run_at_once([device]) {

@@ -144,8 +144,10 @@ pub struct Config {
     pub is_cooperative: bool,
     /// The number of threads of the host that run blocks.
     pub threads: usize,
-    /// The seed of the order in which warps run. Without one, warps run in the order of their
-    /// numbers. A seeded launch runs on one thread, and gives the same result each time.
+    /// The seed of the order in which warps run, and of moments at which the lanes of a warp stop
+    /// running together. Without one, warps run in the order of their numbers, and lanes at the
+    /// same place together. A seeded launch runs on one thread, and gives the same result each
+    /// time.
     pub seed: Option<u64>,
     /// The checks that cost time. A launch with any of them runs on one thread.
     pub checks: Checks,
@@ -286,7 +288,7 @@ impl Kernel {
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
-        let regions = match memory {
+        let mut regions = match memory {
             Memory::Unchecked => Regions::unchecked(),
             Memory::Regions(mut regions) => {
                 regions.extend(self.module.0.variables.regions());
@@ -294,6 +296,9 @@ impl Kernel {
             }
             Memory::Space(space) => Regions::of_space(self.module.0.variables.regions().collect(), space),
         };
+        if config.is_cooperative && self.code.needs_workspace {
+            regions.add_workspace();
+        }
         let is_single = config.seed.is_some() || config.checks.any();
         let launch = Shared {
             code: &self.code,

@@ -28,6 +28,8 @@ mod integers;
 mod matrices;
 #[path = "forms/memory.rs"]
 mod memory;
+#[path = "forms/packed.rs"]
+mod packed;
 #[path = "forms/program.rs"]
 mod program;
 #[path = "forms/refusals.rs"]

@@ -140,6 +140,17 @@ fn sound_kernels_give_the_same_results_in_any_order_of_warps() {
     all_agree(|case| (0..20).map(|seed| Config { seed: Some(seed), ..config(case) }).collect());
 }
 
+#[test]
+fn groups_do_not_synchronise_the_grid_of_a_launch_that_is_not_cooperative() {
+    let cases = cases();
+    let case = cases.iter().find(|case| case.file == "grid_groups").expect("it is there");
+    let config = Config { is_cooperative: false, ..config(case) };
+    let fault = run(case, &kernel(case), &config).result.unwrap_err();
+    assert_eq!(fault.kind, FaultKind::TrapWithoutGrid);
+    let text = fault.to_string();
+    assert!(text.ends_with("which this one is not; launch the kernel cooperatively"), "{text}");
+}
+
 /// Returns whether a fault is of the kind that was planted.
 fn is_of_kind(found: &FaultKind, planted: manifest::FaultKind) -> bool {
     use manifest::FaultKind as Planted;

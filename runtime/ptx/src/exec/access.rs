@@ -113,8 +113,18 @@ fn elsewhere(
             first(mask, |lane| ends(of[lane]) > len_bytes)
                 .map(|lane| (lane, FaultKind::OutOfShared { offset: of[lane], bytes, access, len_bytes }))
         }
-        Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1)
-            .map(|lane| (lane, FaultKind::OutOfBounds { address: of[lane], bytes, access, nearest: None })),
+        Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1).map(|lane| {
+            (
+                lane,
+                FaultKind::OutOfBounds {
+                    address: of[lane],
+                    bytes,
+                    access,
+                    nearest: None,
+                    calls_malloc: false,
+                },
+            )
+        }),
         Window::Local | Window::Frame => {
             let len_bytes = lanes.local_bytes;
             let frame = if op.window == Window::Frame { lanes.frame } else { 0 };

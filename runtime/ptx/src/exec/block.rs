@@ -118,7 +118,7 @@ impl Block {
             for at in order.of(self.warps.len()) {
                 let mut turn = order.turn(WARP_TURN);
                 let before = turn;
-                let stop = self.warps[at].run(context, &mut turn);
+                let stop = self.warps[at].run(context, order, &mut turn);
                 fuel = fuel.saturating_sub(u64::from(before - turn) + 1);
                 match stop {
                     Stop::Done => {}
@@ -219,10 +219,13 @@ impl Block {
 
     #[cold]
     fn fault(&mut self, context: &Context<'_>, warp: usize, place: u32) -> Box<Fault> {
-        let (lane, kind) = match self.warps[warp].lanes.fault.take() {
+        let (lane, mut kind) = match self.warps[warp].lanes.fault.take() {
             Some(fault) => *fault,
             None => (0, FaultKind::Trap),
         };
+        if let FaultKind::OutOfBounds { calls_malloc, .. } = &mut kind {
+            *calls_malloc = context.launch.code.calls_malloc;
+        }
         self.describe(context, warp, lane, place, kind)
     }
 

@@ -43,6 +43,12 @@ pub(crate) struct Code {
     pub(crate) shared_variables: Vec<(u64, u64, String)>,
     /// The alignment of shared memory: the largest of its variables, and at least 16.
     pub(crate) shared_align: u64,
+    /// True if its text is for GPUs on which the lanes of a warp run together.
+    pub(crate) is_lockstep: bool,
+    /// True if it may call `malloc`.
+    pub(crate) calls_malloc: bool,
+    /// True if it reads the address of the workspace of cooperative launches.
+    pub(crate) needs_workspace: bool,
     /// The bytes of local memory of each thread.
     pub(crate) local_bytes: u32,
     /// The alignment of local memory and of each frame in it, in the same way.

@@ -67,8 +67,11 @@ pub(crate) fn exit(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
 }
 
 /// `trap`
-pub(crate) fn trap(lanes: &mut Lanes, _: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    lanes.fail(mask.trailing_zeros() as usize, FaultKind::Trap)
+pub(crate) fn trap(lanes: &mut Lanes, _: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    let launch = context.launch;
+    let lacks_workspace = launch.code.needs_workspace && launch.regions.workspace().is_none();
+    let kind = if lacks_workspace { FaultKind::TrapWithoutGrid } else { FaultKind::Trap };
+    lanes.fail(mask.trailing_zeros() as usize, kind)
 }
 
 /// Does nothing, as fences do in a warp whose accesses are in order.

@@ -25,8 +25,12 @@ pub struct Fault {
 }
 
 /// The bytes behind address 0 that no memory has. An access there is one through a null pointer,
-/// perhaps with an index or the offset of a field.
-const NULL_PAGE: u64 = 4096;
+/// perhaps with an index or the offset of a field. Linux maps nothing below 64 KiB.
+const NULL_BYTES: u64 = 1 << 16;
+
+/// The most elements by which an index misses memory: that of an index of 32 bits which wraps. A
+/// pointer that is farther away is none to this memory.
+const FAR: u64 = 1 << 32;
 
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +46,8 @@ pub enum FaultKind {
         access: Access,
         /// The memory that is nearest to it.
         nearest: Option<Region>,
+        /// True if the kernel may call `malloc`, which returns null if it has no memory.
+        calls_malloc: bool,
     },
     /// A write to memory that the launch may only read.
     ReadOnly {
@@ -83,6 +89,8 @@ pub enum FaultKind {
     },
     /// `trap`
     Trap,
+    /// `trap`, in a kernel that synchronises its grid, by a launch that is not cooperative.
+    TrapWithoutGrid,
     /// A failed assertion of the program.
     Assert {
         /// The expression.
@@ -202,18 +210,26 @@ fn verb(access: Access) -> &'static str {
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FaultKind::OutOfBounds { address, bytes, access, nearest } => {
+            FaultKind::OutOfBounds { address, bytes, access, nearest, calls_malloc } => {
                 write!(f, "it {} {bytes} bytes at {address:#x}, ", verb(*access))?;
                 match nearest {
-                    _ if *address < NULL_PAGE => {
-                        write!(f, "through a null pointer; pass the address of memory")
+                    _ if *address < NULL_BYTES => {
+                        write!(f, "through a null pointer; pass the address of memory")?;
+                        match calls_malloc {
+                            true => write!(
+                                f,
+                                ", and do not use what malloc or new return without a test: it is null where \
+                                 kernels have no heap, as on a CPU device, or a full one"
+                            ),
+                            false => Ok(()),
+                        }
                     }
                     None => write!(f, "and the launch declares no memory; declare what it uses"),
-                    Some(region) => outside(f, region, *address),
+                    Some(region) => outside(f, region, *address, *bytes),
                 }
             }
             FaultKind::ReadOnly { region, address, bytes } => {
-                let index = (address - region.start) / u64::from(region.element_bytes.max(1));
+                let index = (address - region.start) / element_bytes(region, *bytes);
                 let name = &region.name;
                 write!(
                     f,
@@ -238,6 +254,11 @@ impl fmt::Display for FaultKind {
                 "the address {address:#x} is not a multiple of {bytes}, the size of the access; align the data"
             ),
             FaultKind::Trap => write!(f, "it executed trap"),
+            FaultKind::TrapWithoutGrid => write!(
+                f,
+                "it executed trap, as the grid synchronisation of cooperative groups does if the launch is not \
+                 cooperative, which this one is not; launch the kernel cooperatively"
+            ),
             FaultKind::Assert { message, function, file, line } => {
                 write!(f, "assertion failed: {message} in {function} ({file}:{line})")
             }
@@ -301,15 +322,29 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// Says where an address lies outside of a region.
-fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64) -> fmt::Result {
-    let (name, size) = (&region.name, u64::from(region.element_bytes.max(1)));
+/// Returns the size of the elements of a region, as an access of `bytes` bytes sees them.
+fn element_bytes(region: &Region, bytes: u64) -> u64 {
+    match region.element_bytes {
+        0 => bytes.max(1),
+        known => known.into(),
+    }
+}
+
+/// Says where an address lies outside of the region that is nearest to it.
+fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64, bytes: u64) -> fmt::Result {
+    let (name, size) = (&region.name, element_bytes(region, bytes));
     let len = region.len_bytes / size;
-    if address < region.start {
-        let before = (region.start - address).div_ceil(size);
+    let before = region.start.saturating_sub(address).div_ceil(size);
+    let index = address.saturating_sub(region.start) / size;
+    if before.max(index) > FAR {
+        return write!(
+            f,
+            "which is far from all memory that the launch declares; mend the pointer, or declare the memory"
+        );
+    }
+    if before > 0 {
         write!(f, "{before} elements before {name}, which has {len} elements; mend the index")
     } else {
-        let index = (address - region.start) / size;
         write!(f, "which is element {index} of {name}, and it has {len} elements; mend the index")
     }
 }

@@ -6,6 +6,7 @@
 //! 2. A block that has run for long is set aside, and the thread takes another one: a block that
 //!    has not started, as long as few are started, else the one that was set aside first. In a
 //!    cooperative launch any number may be started, since each block may wait for each other one.
+//!    There the turns are short, since a block that waits spins until the end of its turn.
 //! 3. If all started blocks have had a turn and none has finished, they may wait for one that has
 //!    not started. Then twice as many may be, up to the number that a large GPU runs at once, if
 //!    their memory allows.
@@ -24,6 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The number of ops that a block runs before others have their turn.
 const BLOCK_TURN: u64 = 1 << 20;
+const COOPERATIVE_TURN: u64 = 1 << 14;
 /// The number of started blocks at first, unless a launch is cooperative.
 const STARTED: usize = 64;
 /// The most started blocks. The H100 has 132 multiprocessors, each with up to 32 blocks (CUDA C++
@@ -91,13 +93,14 @@ impl<'a> Grid<'a> {
     /// Runs blocks until all of them have finished or are being run by other threads.
     pub(crate) fn work(&self) {
         let mut order = self.seed.map_or(Order::Fixed, Order::Seeded);
+        let turn = if self.is_cooperative { COOPERATIVE_TURN } else { BLOCK_TURN };
         let mut spare = self.kept();
         let checker = self.launch.checks.any().then(|| RefCell::new(Checker::new(&self.launch)));
         while let Some((mut block, is_new)) = self.take(&mut spare) {
             if is_new && let Some(checker) = &checker {
                 block.prepare_checks(&self.launch, &checker.borrow());
             }
-            let progress = block.run(&self.launch, &mut order, BLOCK_TURN, checker.as_ref());
+            let progress = block.run(&self.launch, &mut order, turn, checker.as_ref());
             let mut state = self.state();
             state.running -= 1;
             match progress {

@@ -18,6 +18,7 @@
 
 use super::fault::FaultKind;
 use super::registers::{LANES, Mask};
+use super::workspace::Workspace;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -37,7 +38,8 @@ pub struct Region {
     /// of them. The check of [`init`](crate::Checks::init) then reports reads before a write, and
     /// bytes that no thread has written at the end.
     pub is_undefined: bool,
-    /// The size of one of its elements in bytes, for reports.
+    /// The size of one of its elements in bytes, for reports. If it is 0, it is not known, and
+    /// reports take the size of an access.
     pub element_bytes: u32,
 }
 
@@ -91,27 +93,40 @@ pub enum Access {
 }
 
 /// All memory that a launch may touch, apart from shared and local memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Regions {
     regions: Vec<Region>,
     /// Memory that no list has.
     space: Option<Arc<dyn AddressSpace>>,
+    /// The workspace of a cooperative launch.
+    workspace: Option<Workspace>,
     /// True if nothing is checked.
     is_unchecked: bool,
 }
 
 impl Regions {
     pub(crate) fn new(regions: Vec<Region>) -> Self {
-        Regions { regions, space: None, is_unchecked: false }
+        Regions { regions, ..Regions::default() }
     }
 
     /// Returns these regions and all memory of an address space.
     pub(crate) fn of_space(regions: Vec<Region>, space: Arc<dyn AddressSpace>) -> Self {
-        Regions { regions, space: Some(space), is_unchecked: false }
+        Regions { regions, space: Some(space), ..Regions::default() }
     }
 
     pub(crate) fn unchecked() -> Self {
-        Regions { regions: Vec::new(), space: None, is_unchecked: true }
+        Regions { is_unchecked: true, ..Regions::default() }
+    }
+
+    /// Adds the workspace of a cooperative launch. It has no name in reports, since the source of a
+    /// kernel has none for it.
+    pub(crate) fn add_workspace(&mut self) {
+        self.workspace = Some(Workspace::new());
+    }
+
+    /// Returns the workspace of a cooperative launch.
+    pub(crate) fn workspace(&self) -> Option<&Workspace> {
+        self.workspace.as_ref()
     }
 
     pub(crate) fn list(&self) -> &[Region] {
@@ -137,11 +152,14 @@ impl Regions {
                 .regions
                 .iter()
                 .any(|region| region.has(from, to) && (access == Access::Read || region.is_writable));
-        if is_allowed { Some(0) } else { self.distance_in_space(from, to) }
+        if is_allowed { Some(0) } else { self.distance_elsewhere(from, to) }
     }
 
     #[inline(never)]
-    fn distance_in_space(&self, from: u64, to: u64) -> Option<u64> {
+    fn distance_elsewhere(&self, from: u64, to: u64) -> Option<u64> {
+        if self.workspace.as_ref().is_some_and(|workspace| workspace.has(from, to)) {
+            return Some(0);
+        }
         let place = self.space.as_ref()?.resolve(from, to.saturating_sub(from))?;
         Some(place.wrapping_sub(from))
     }
@@ -159,7 +177,7 @@ impl Regions {
         };
         let in_space = self.space.as_ref().and_then(|space| space.nearest(address, bytes));
         let nearest = self.regions.iter().chain(&in_space).min_by_key(distance).cloned();
-        FaultKind::OutOfBounds { address, bytes, access, nearest }
+        FaultKind::OutOfBounds { address, bytes, access, nearest, calls_malloc: false }
     }
 }
 

@@ -134,17 +134,22 @@ fn formatted(format: &str, arguments: &mut Arguments<'_, '_>) -> (String, usize)
         let (spec, conversion, after) = Spec::of(rest, arguments);
         rest = after;
         count += 1;
-        let size = if spec.is_long { 8 } else { 4 };
+        let size = if spec.bits == 64 { 8 } else { 4 };
         let body = match conversion {
             'd' | 'i' => {
-                let value = arguments.next(size);
-                let value = if size == 4 { i64::from(value as i32) } else { value as i64 };
+                let unused = 64 - spec.bits;
+                let value = (arguments.next(size) << unused) as i64 >> unused;
                 spec.signed(value < 0, &spec.digits(value.unsigned_abs().to_string()))
             }
-            'u' => spec.digits(arguments.next(size).to_string()),
-            'x' => spec.prefixed("0x", spec.digits(format!("{:x}", arguments.next(size)))),
-            'X' => spec.prefixed("0X", spec.digits(format!("{:X}", arguments.next(size)))),
-            'o' => spec.prefixed("0", spec.digits(format!("{:o}", arguments.next(size)))),
+            'u' | 'x' | 'X' | 'o' => {
+                let value = arguments.next(size) & u64::MAX >> (64 - spec.bits);
+                match conversion {
+                    'u' => spec.digits(value.to_string()),
+                    'x' => spec.prefixed("0x", spec.digits(format!("{value:x}"))),
+                    'X' => spec.prefixed("0X", spec.digits(format!("{value:X}"))),
+                    _ => spec.prefixed("0", spec.digits(format!("{value:o}"))),
+                }
+            }
             'c' => char::from(arguments.next(4) as u8).to_string(),
             'p' => format!("{:#x}", arguments.next(8)),
             's' => {
@@ -177,7 +182,9 @@ struct Spec {
     has_zeros: bool,
     width: usize,
     precision: Option<usize>,
-    is_long: bool,
+    /// The bits of an integer that are printed: all 64 with `l` and the like, 16 with `h`, and 8
+    /// with `hh`. A smaller integer is passed as one of 32 bits, as in C.
+    bits: u32,
 }
 
 impl Spec {
@@ -185,7 +192,7 @@ impl Spec {
     const MOST: usize = 1024;
 
     fn of<'a>(text: &'a str, arguments: &mut Arguments<'_, '_>) -> (Self, char, &'a str) {
-        let mut spec = Spec::default();
+        let mut spec = Spec { bits: 32, ..Spec::default() };
         let mut rest = text;
         while let Some(flag) = rest.chars().next().filter(|flag| "-+ #0".contains(*flag)) {
             match flag {
@@ -213,7 +220,11 @@ impl Spec {
             spec.precision = Some(number(&mut rest));
         }
         while let Some(length) = rest.chars().next().filter(|length| "hlzjtLq".contains(*length)) {
-            spec.is_long |= "lzjtLq".contains(length);
+            spec.bits = match (length, spec.bits) {
+                ('h', 32) => 16,
+                ('h', _) => 8,
+                _ => 64,
+            };
             rest = &rest[1..];
         }
         let mut letters = rest.chars();

@@ -1,11 +1,13 @@
-//! The order in which the warps of a block run.
+//! The order in which the warps of a block run, and in which the lanes of a warp are split.
 
-/// An order of warps.
+use super::registers::Mask;
+
+/// An order of warps and of the parts of a warp.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     /// By their numbers.
     Fixed,
-    /// Drawn from a seed: the order of each round, and how long each warp runs.
+    /// Drawn from a seed: the order of each round, how long each warp runs, and what `splits` says.
     Seeded(u64),
 }
 
@@ -28,6 +30,21 @@ impl Order {
             Some(0) => self.below(64).map_or(most, |turn| turn as u32 + 1),
             _ => self.below(u64::from(most)).map_or(most, |turn| turn as u32 + 1),
         }
+    }
+
+    pub(crate) fn is_seeded(&self) -> bool {
+        matches!(self, Order::Seeded(_))
+    }
+
+    /// Returns a number below `n`, and 0 if the order is fixed.
+    pub(crate) fn draw(&mut self, n: u32) -> u32 {
+        self.below(n.into()).map_or(0, |drawn| drawn as u32)
+    }
+
+    /// Returns some of the lanes of a mask with several lanes: at least one, and not all.
+    pub(crate) fn some_of(&mut self, mask: Mask) -> Mask {
+        let drawn = mask & self.below(1 << 32).map_or(0, |drawn| drawn as Mask);
+        if drawn == 0 || drawn == mask { mask & mask.wrapping_neg() } else { drawn }
     }
 
     /// Returns a number below `n`, or nothing if the order is fixed. (splitmix64; Steele, Lea and

@@ -1,9 +1,10 @@
 //! Special registers.
 
-use super::context::Context;
+use super::context::{Context, Launch};
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask};
 use super::warp::Lanes;
+use super::workspace::Workspace;
 
 /// Declares the special registers with their names in PTX.
 macro_rules! special_registers {
@@ -65,6 +66,9 @@ special_registers! {
         | "%cluster_ctarank"
         | "%is_explicit_cluster"
         | "%gridid",
+    /// The words of the address of the launch's workspace.
+    WorkspaceHigh: "%envreg1",
+    WorkspaceLow: "%envreg2",
     /// The number of blocks of such a cluster.
     One: "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank",
 }
@@ -149,6 +153,8 @@ pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>
         Special::Nsmid | Special::One => 1,
         Special::DynamicSmemSize => launch.dynamic_shared_bytes,
         Special::TotalSmemSize => launch.shared_bytes,
+        Special::WorkspaceHigh => (workspace(launch) >> 32) as u32,
+        Special::WorkspaceLow => workspace(launch) as u32,
         Special::Clock => clock() as u32,
         Special::ClockHigh => (clock() >> 32) as u32,
     };
@@ -161,6 +167,11 @@ pub(crate) fn read_clock(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>
     let now = clock();
     lanes.registers.set::<u64>(op.d, mask, |_| now);
     Flow::Next
+}
+
+/// Returns the address of the workspace of a cooperative launch, or null.
+fn workspace(launch: &Launch<'_>) -> u64 {
+    launch.regions.workspace().map_or(0, Workspace::address)
 }
 
 fn clock() -> u64 {

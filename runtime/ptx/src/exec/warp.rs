@@ -15,6 +15,8 @@
 //!    this goes on, the shorter the turns become.
 //! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
 //!    with another one that reaches the same place, and then tries again.
+//!
+//! In a launch with a seed, fragments are also split at random: `splits` has the rules.
 
 use super::aligned::Aligned;
 use super::code::Code;
@@ -25,6 +27,8 @@ use super::fault::FaultKind;
 use super::fragment::{Barrier, Fragment, Frame, Wait, restore, saved};
 use super::op::{Flow, Op};
 use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
+use super::schedule::Order;
+use super::splits::{Splits, Turn};
 
 /// The number of ops after which a fragment lets another one run.
 const LONGEST_TURN: u32 = 4096;
@@ -109,9 +113,10 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct Warp {
     pub(crate) lanes: Lanes,
-    fragments: Vec<Fragment>,
+    pub(super) fragments: Vec<Fragment>,
     turns: u64,
     turn_length: u32,
+    pub(super) splits: Splits,
 }
 
 impl Warp {
@@ -150,7 +155,7 @@ impl Warp {
             copies: Copies::default(),
         };
         let fragments = vec![Fragment::first(code, mask)];
-        Warp { lanes, fragments, turns: 0, turn_length: LONGEST_TURN }
+        Warp { lanes, fragments, turns: 0, turn_length: LONGEST_TURN, splits: Splits::START }
     }
 
     /// Runs ops that can neither fail nor jump in all lanes.
@@ -172,19 +177,23 @@ impl Warp {
         self.fragments.clear();
         self.fragments.push(Fragment::first(code, mask));
         (self.turns, self.turn_length) = (0, LONGEST_TURN);
+        self.splits = Splits::START;
     }
 
     /// Runs up to about `fuel` ops, and takes them off.
-    pub(crate) fn run(&mut self, context: &Context<'_>, fuel: &mut u32) -> Stop {
+    pub(crate) fn run(&mut self, context: &Context<'_>, order: &mut Order, fuel: &mut u32) -> Stop {
+        let is_split = order.is_seeded() && !context.launch.code.is_lockstep;
         while *fuel > 0 {
-            let Some((at, has_turn)) = self.next() else {
+            let turn = if is_split { self.drawn_turn(order) } else { self.turn() };
+            let Some(turn) = turn else {
                 return if self.fragments.is_empty() { Stop::Done } else { Stop::Waits };
             };
-            let at = if self.fragments.len() > 1 { self.join(at) } else { at };
+            let before = *fuel;
             let failed = match context.checker {
-                None => self.run_fragment::<false>(at, has_turn, context, fuel),
-                Some(_) => self.run_fragment::<true>(at, has_turn, context, fuel),
+                None => self.run_fragment::<false>(turn, context, fuel),
+                Some(_) => self.run_fragment::<true>(turn, context, fuel),
             };
+            self.splits.pass(before - *fuel);
             if let Some(place) = failed {
                 return Stop::Fault(place);
             }
@@ -192,21 +201,21 @@ impl Warp {
         Stop::Paused
     }
 
+    /// Returns the turn that comes next, if any fragment can run.
+    fn turn(&mut self) -> Option<Turn> {
+        let (at, passes) = self.next()?;
+        let at = if self.fragments.len() > 1 { self.join(at) } else { at };
+        Some(Turn { at, passes, most: u32::MAX })
+    }
+
     /// Returns the fragment that runs next, and whether it does because of rule 2.
-    fn next(&mut self) -> Option<(usize, bool)> {
+    pub(super) fn next(&mut self) -> Option<(usize, bool)> {
         if let [only] = &self.fragments[..]
             && only.wait == Wait::Nothing
         {
             return Some((0, false));
         }
-        let dead = self.lanes.registers.dead;
-        for fragment in &mut self.fragments {
-            if let Wait::For(needed) = fragment.wait
-                && needed & !dead & !fragment.mask == 0
-            {
-                fragment.wait = Wait::Nothing;
-            }
-        }
+        self.wake();
         let can_run = |(at, fragment): (usize, &Fragment)| (fragment.wait == Wait::Nothing).then_some(at);
         let ready = || self.fragments.iter().enumerate().filter_map(can_run);
         let preferred = ready().min_by_key(|at| self.fragments[*at].order())?;
@@ -216,8 +225,20 @@ impl Warp {
         Some(if is_due { (oldest, true) } else { (preferred, false) })
     }
 
+    /// Lets fragments run whose lanes wait for none but exited ones.
+    pub(super) fn wake(&mut self) {
+        let dead = self.lanes.registers.dead;
+        for fragment in &mut self.fragments {
+            if let Wait::For(needed) = fragment.wait
+                && needed & !dead & !fragment.mask == 0
+            {
+                fragment.wait = Wait::Nothing;
+            }
+        }
+    }
+
     /// Splits the lanes of `mask` off a fragment.
-    fn split(&mut self, at: usize, mask: Mask) -> usize {
+    pub(super) fn split(&mut self, at: usize, mask: Mask) -> usize {
         if self.fragments[at].mask == mask {
             return at;
         }
@@ -228,7 +249,7 @@ impl Warp {
     }
 
     /// Joins the fragment with those at the same place. Returns its new number.
-    fn join(&mut self, at: usize) -> usize {
+    pub(super) fn join(&mut self, at: usize) -> usize {
         let mut ours = self.fragments.swap_remove(at);
         let mut other = 0;
         while other < self.fragments.len() {
@@ -250,8 +271,7 @@ impl Warp {
     /// Returns the place of an op that failed. `IS_CHECKED` tells whether the launch has checks.
     fn run_fragment<const IS_CHECKED: bool>(
         &mut self,
-        at: usize,
-        has_turn: bool,
+        Turn { at, passes, most }: Turn,
         context: &Context<'_>,
         fuel: &mut u32,
     ) -> Option<u32> {
@@ -269,7 +289,7 @@ impl Warp {
             .unwrap_or(u32::MAX);
         let is_alone = self.fragments.len() == 1;
         let turn = if is_alone { u32::MAX } else { self.turn_length.saturating_sub(ran).max(1) };
-        let may_run = turn.min(*fuel);
+        let may_run = turn.min(most).min(*fuel);
         let mut left = may_run;
         let ends = loop {
             if left == 0 {
@@ -300,7 +320,7 @@ impl Warp {
                     flow => break Ends::Flow(flow, mine),
                 }
             }
-            if place >= meeting && !has_turn || place == meeting {
+            if place >= meeting && !passes || place == meeting {
                 break Ends::Meets;
             }
         };

@@ -4,7 +4,7 @@ use super::effects::scope;
 use super::error::LowerError;
 use super::form::{Form, Opcode};
 use super::lower::Lowering;
-use super::{floats, integers};
+use super::{floats, integers, packed};
 use crate::exec::control;
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
@@ -53,6 +53,7 @@ impl<'m> Lowering<'m> {
                 self.plain(control::nothing)
             }
             "griddepcontrol" | "setmaxnreg" => self.plain(control::nothing),
+            "createpolicy" => self.policy(operands),
             "bar" | "barrier" => self.barrier(&op, instruction),
             "cp" if op.parts.first() == Some(&"async") => self.copy_async(&op, instruction),
             "mma" | "wmma" | "ldmatrix" | "stmatrix" => self.matrix(&op, instruction),
@@ -82,7 +83,7 @@ impl<'m> Lowering<'m> {
             "add" | "sub" | "mad" if op.has("cc") => self.carry(&op, instruction),
             "min" | "max" if operands.len() == 4 => self.extremum_of_three(&op, instruction),
             _ => {
-                let form = integers::form(&op).or_else(|| floats::form(&op));
+                let form = integers::form(&op).or_else(|| packed::form(&op)).or_else(|| floats::form(&op));
                 let form = form.ok_or_else(|| self.refused(instruction))?;
                 self.lanewise(&form, instruction)
             }

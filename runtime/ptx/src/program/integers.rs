@@ -33,7 +33,8 @@ macro_rules! bits {
 
 /// Returns the form of an instruction, if it is one of this file.
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
-    let ty = op.last();
+    // Compilers write `max.s32.relu`, and the ISA `max.relu.s32`.
+    let ty = op.parts.iter().rfind(|part| **part != "relu").copied().unwrap_or_default();
     // `.f4e` is a mode of `prmt`.
     let is_float = op.name != "prmt" && (ty.starts_with('f') || ty.starts_with("bf"));
     if is_float || op.has("cc") || (op.has("sat") || op.has("relu")) && ty != "s32" {

@@ -125,13 +125,26 @@ fn local_align(module: &Module<'_>) -> u64 {
     aligns.fold(16, u64::max)
 }
 
+/// Returns whether a target, such as `sm_60`, is one before sm_70. On such GPUs the lanes of a warp
+/// run together (CUDA C++ Programming Guide, "Independent Thread Scheduling").
+fn is_lockstep(target: &str) -> bool {
+    let digits = target.trim_start_matches("sm_");
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse::<u32>().is_ok_and(|version| version < 70)
+}
+
 impl<'m> Lowering<'m> {
     fn new(module: &'m Module<'m>, variables: &'m Variables) -> Self {
         Lowering {
             module,
             variables,
             level: Level::best(),
-            code: Code { local_align: local_align(module), shared_align: 16, ..Code::default() },
+            code: Code {
+                local_align: local_align(module),
+                shared_align: 16,
+                is_lockstep: is_lockstep(module.target),
+                ..Code::default()
+            },
             queue: Vec::new(),
             numbers: HashMap::new(),
             calls: HashSet::new(),

@@ -189,6 +189,7 @@ impl<'m> Lowering<'m> {
 
     /// Adds the op that reads a special register into a narrow row.
     fn emit_special(&mut self, d: Row, register: Special) {
+        self.code.needs_workspace |= register == Special::WorkspaceLow;
         let op = Op { d, extra: register as u64, ..Op::new(special::read) };
         match register.uniform() {
             Some(uniform) => self.emit_uniform(op, Kind::Narrow, &[], uniform),

@@ -89,7 +89,11 @@ impl Variables {
                 continue;
             }
             let (len_bytes, _) = layout_of(variable)?;
-            let element = bytes_of(variable.ty).unwrap_or(1) * u64::from(variable.vector);
+            // Compilers declare arrays of any type as bytes.
+            let element = match variable.ty {
+                "b8" => 0,
+                ty => bytes_of(ty).unwrap_or(0) * u64::from(variable.vector),
+            };
             blocks.push(Block {
                 name: variable.name.to_owned(),
                 // A variable of no bytes has an address too.

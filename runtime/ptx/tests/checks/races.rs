@@ -309,8 +309,9 @@ fn accesses_that_nothing_orders_are_reported_and_others_are_not() {
         let launch = |body| Launch { checks: RACES, ..Launch::new(blocks, 64, body) };
         launch(&sound).passes();
         for fault in launch(&racy).faults() {
-            let is_it =
-                |fault: &FaultKind| matches!(fault, FaultKind::Race(race) if race.relation == relation);
+            // A seed may split the lanes that run an instruction.
+            let is_near = |found| found == relation || (found, relation) == (SameWarp, SameInstruction);
+            let is_it = |fault: &FaultKind| matches!(fault, FaultKind::Race(race) if is_near(race.relation));
             assert!(fault.as_ref().is_some_and(is_it), "{name}: {fault:?}\n{racy}");
         }
     }
@@ -359,12 +360,16 @@ fn a_report_names_both_accesses_and_the_remedy() {
          [0, 0, 0] of the same warp writes (PTX line 26) by the same instruction, with another value; let one \
          thread write it, or use an atomic operation"
     );
+    // A loop that adds by compare and swap starts with a plain read.
+    let swap = "ld.global.u32 %r1, [%data+8];\nadd.u32 %r2, %r1, 1;\natom.global.cas.b32 %r3, [%data+8], %r1, %r2;\nret;";
+    let remedy = "; let the read be atomic or volatile, or let a barrier separate the two";
+    assert!(text(1, swap).ends_with(remedy), "{}", text(1, swap));
     let mixed = "setp.lt.u32 %p1, %t, 32;\n@%p1 red.global.add.u32 [%data+8], 1;\n@!%p1 ld.global.u32 %r1, [%data+8];\nret;";
     assert_eq!(
         text(1, mixed),
         "thread [32, 0, 0] of block [0, 0, 0] (PTX line 28): it reads element 2 of data, which thread \
          [31, 0, 0] of the same block writes (volatile or atomic) (PTX line 27), and nothing orders the two \
-         accesses; make both of them atomic or volatile, or separate them by __syncthreads()"
+         accesses; let the read be atomic or volatile, or let a barrier separate the two"
     );
 }
 

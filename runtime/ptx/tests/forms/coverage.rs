@@ -1,7 +1,7 @@
 //! Each opcode of the committed PTX has a test here.
 
 use crate::{
-    bits, comparisons, conversions, copies, floats, flow, halves, integers, matrices, memory, warps,
+    bits, comparisons, conversions, copies, floats, flow, halves, integers, matrices, memory, packed, warps,
 };
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -73,6 +73,7 @@ fn covered() -> BTreeSet<String> {
         integers::arithmetic(),
         integers::of_24_bits(),
         integers::dot_products(),
+        packed::forms(),
     ];
     let mut all: BTreeSet<String> = forms.into_iter().flatten().map(|form| form.opcode).collect();
     all.extend(integers::CHAINS.iter().flat_map(|chain| [chain.first.to_owned(), chain.second.to_owned()]));

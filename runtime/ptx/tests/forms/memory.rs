@@ -237,6 +237,16 @@ fn simple() -> Vec<Case> {
         "st.global.v2.u32 [%at], {%i, %i};\nld.global.v2.u32 {_, %r1}, [%at];\nst.global.u64 [%at], 0;\nst.global.u32 [%at], %r1;",
         |i| i,
     );
+    // Policies of the cache, "createpolicy"
+    add(
+        "",
+        "add.u64 %at, %at, 0;\ncreatepolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %rd1, 0.5;\n\
+         createpolicy.range.L2::evict_last.b64 %rd2, [%at], 8, 8;\ncreatepolicy.cvt.L2.b64 %rd3, 0x10F0000000000000;\n\
+         st.global.L2::cache_hint.u32 [%at], %i, %rd1;\nld.global.L2::cache_hint.u32 %r1, [%at], %rd2;\n\
+         atom.global.add.L2::cache_hint.u32 %r2, [%at], %r1, %rd3;\n\
+         red.global.add.L2::cache_hint.u32 [%at], %r2, %rd1;",
+        |i| 3 * i,
+    );
     // 4.5: constants as operands
     add(
         "",

@@ -89,11 +89,23 @@ mul.wide.u32 %at, %i, 8;
         self.try_run().unwrap_or_else(|fault| panic!("{fault}\n{}", self.text()))
     }
 
-    /// Runs the program, and compares each word of its output.
+    /// Returns the program with the order and the splits of a seed.
+    pub(crate) fn seeded(&self, seed: u64) -> Program {
+        Program { config: Config { seed: Some(seed), ..self.config }, ..self.clone() }
+    }
+
+    /// Runs the program, also with seeds, and compares each word of its output.
     pub(crate) fn gives(&self, expected: impl Fn(u64) -> u64) {
-        for (at, found) in self.run().into_iter().enumerate() {
-            let expected = expected(at as u64);
-            assert_eq!(found, expected, "word {at}: {found:#x}, not {expected:#x}, of\n{}", self.body);
+        for program in [self.clone(), self.seeded(1), self.seeded(2), self.seeded(3)] {
+            let seed = program.config.seed;
+            for (at, found) in program.run().into_iter().enumerate() {
+                let expected = expected(at as u64);
+                assert_eq!(
+                    found, expected,
+                    "word {at}: {found:#x}, not {expected:#x}, with seed {seed:?}, of\n{}",
+                    self.body
+                );
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::program::Program;
 use warpline_ptx::Module;
 
 /// Instructions that later GPUs have, or whose state this executor lacks.
-const REFUSED: [&str; 54] = [
+const REFUSED: [&str; 51] = [
     "wgmma.fence.sync.aligned",
     "wgmma.commit_group.sync.aligned",
     "wgmma.wait_group.sync.aligned 0",
@@ -40,17 +40,14 @@ const REFUSED: [&str; 54] = [
     "mapa.shared::cluster.u32 %r0, %r1, 0",
     "getctarank.shared::cluster.u32 %r0, %r1",
     "barrier.cluster.arrive",
-    "createpolicy.fractional.L2::evict_last.b64 %rd0, 1.0",
     "tensormap.replace.tile.rank.global.b1024.b32 [%rd0], 1",
     "alloca.u64 %rd0, 16",
     "vadd.s32.s32.s32 %r0, %r1, %r2",
     "vadd4.s32.s32.s32 %r0, %r1, %r2, %r3",
     "istypep.texref %p0, %rd0",
     "add.f32x2 %rd0, %rd1, %rd2",
-    "add.u16x2 %r0, %r1, %r2",
     "add.sat.u16x2 %r0, %r1, %r2",
-    "min.relu.s16x2 %r0, %r1, %r2",
-    "max.s16x2 %r0, %r1, %r2",
+    "vabsdiff4.s32.s32.s32 %r0, %r1, %r2, %r3",
     "add.rn.f32.f16 %f0, %h1, %f2",
     "fma.rn.f32.bf16 %f0, %h1, %h2, %f2",
     "fma.rn.oob.f16 %h0, %h1, %h2, %h3",

@@ -222,14 +222,18 @@ fn barriers() -> Vec<Case> {
         }
     }
     // One warp produces, and one waits for it.
-    let (program, of) = case(
-        "setp.lt.u32 %p1, %i, 32;\nmov.u64 %rd1, area;\nand.b32 %r2, %i, 31;\nmad.wide.u32 %rd1, %r2, 4, %rd1;\n@!%p1 bra WAIT;\n\
-         add.u32 %r3, %i, 100;\nst.shared.u32 [%rd1], %r3;\nbar.arrive 3, 64;\nst.global.u64 [%at], 1;\nret;\nWAIT:\nbar.sync 3, 64;\n\
-         ld.shared.u32 %r4, [%rd1];\nst.global.u32 [%at], %r4;",
-        |i| if i < 32 { 1 } else { i + 68 },
-    );
-    let before = ".shared .align 4 .b8 area[128];".to_owned();
-    cases.push((Program { before, len: 64, config: Config::linear(1, 64), ..program }, of));
+    for wait in ["bar.sync", "barrier.sync"] {
+        let (program, of) = case(
+            &format!(
+                "setp.lt.u32 %p1, %i, 32;\nmov.u64 %rd1, area;\nand.b32 %r2, %i, 31;\nmad.wide.u32 %rd1, %r2, 4, %rd1;\n@!%p1 bra WAIT;\n\
+         add.u32 %r3, %i, 100;\nst.shared.u32 [%rd1], %r3;\nbar.arrive 3, 64;\nst.global.u64 [%at], 1;\nret;\nWAIT:\n{wait} 3, 64;\n\
+         ld.shared.u32 %r4, [%rd1];\nst.global.u32 [%at], %r4;"
+            ),
+            |i| if i < 32 { 1 } else { i + 68 },
+        );
+        let before = ".shared .align 4 .b8 area[128];".to_owned();
+        cases.push((Program { before, len: 64, config: Config::linear(1, 64), ..program }, of));
+    }
     cases
 }
 

@@ -79,8 +79,11 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Region { region, address } => {
-                let size = u64::from(region.element_bytes.max(1));
-                write!(f, "element {} of {}", (address - region.start) / size, region.name)
+                let (offset, name) = (address - region.start, &region.name);
+                match u64::from(region.element_bytes) {
+                    0 => write!(f, "byte {offset} of {name}"),
+                    size => write!(f, "element {} of {name}", offset / size),
+                }
             }
             Place::Shared { offset, variable: Some((name, start)) } => {
                 write!(f, "byte {} of the shared variable {}", offset - start, short(name))
@@ -141,14 +144,26 @@ impl fmt::Display for Race {
             );
         }
         write!(f, ", and nothing orders the two accesses; ")?;
-        match relation {
-            _ if *is_strong != earlier.is_strong => {
-                write!(f, "make both of them atomic or volatile, or ")?;
+        let weak = if *is_strong { earlier.access } else { *access };
+        let is_one_strong = *is_strong != earlier.is_strong;
+        match (is_one_strong, weak) {
+            (false, _) => {}
+            // Perhaps the first read of a loop that ends with a compare and swap.
+            (true, Access::Read) => {
+                write!(f, "let the read be atomic or volatile, or ")?;
+                if *relation != Relation::TwoBlocks {
+                    return write!(f, "let a barrier separate the two");
+                }
             }
-            _ => {}
+            (true, Access::Write) => write!(f, "make both of them atomic or volatile, or ")?,
         }
         match relation {
             Relation::SameInstruction => Ok(()),
+            Relation::SameWarp if *access == Access::Write && earlier.access == Access::Write => write!(
+                f,
+                "separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory, or \
+                 let one thread write it"
+            ),
             Relation::SameWarp => write!(
                 f,
                 "separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory"

@@ -168,6 +168,7 @@ impl<'m> Lowering<'m> {
             }
             "malloc" => {
                 self.this.line.effect = Effect::Result(8);
+                self.code.calls_malloc = true;
                 self.emit(Op { d, a, ..Op::new(heap::allocate) });
                 Ok(())
             }

@@ -71,6 +71,15 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
+    /// `createpolicy`: a policy of the cache, which changes no result. PTX ISA, "createpolicy".
+    pub(super) fn policy(&mut self, operands: &'m [Operand<'m>]) -> Result<(), LowerError> {
+        let form = integers::form(&Opcode::of("mov.b64")).ok_or_else(|| self.error("mov is missing"))?;
+        let a = self.constant(Kind::Wide, 0)?;
+        let d = self.result(self.operand(operands, 0)?, Kind::Wide)?;
+        self.emit(Op { d, a, ..Op::new(form.loops.at(self.level)) });
+        Ok(())
+    }
+
     /// Copies a narrow row.
     pub(super) fn copy(&mut self, d: Row, a: Row) -> Result<(), LowerError> {
         let form = integers::form(&Opcode::of("mov.b32")).ok_or_else(|| self.error("mov is missing"))?;

@@ -123,6 +123,7 @@ pub(crate) fn expected(case: &Case) -> Vec<Expected> {
         "producer_consumer" => locks::producer_consumer,
         "release_acquire" => locks::release_acquire,
         "grid_barrier" => locks::grid_barrier,
+        "grid_groups" => locks::grid_groups,
         "ping_pong" => locks::ping_pong,
         "named_barriers" => locks::named_barriers,
         "double_buffer" => locks::double_buffer,
