@@ -2,7 +2,7 @@
 
 use super::effect::Effect;
 use super::matrix::Matrix;
-use super::op::{Op, Row};
+use super::op::{Guard, Op, Row};
 use super::registers::Kind;
 
 /// A lowered kernel.
@@ -16,6 +16,8 @@ pub(crate) struct Code {
     pub(crate) of_block: Vec<Op>,
     /// The results of these that the other warps need.
     pub(crate) handed_on: Vec<(Kind, Row)>,
+    /// For each op, the number of ops from it on that have no guard.
+    pub(crate) unguarded: Vec<u32>,
     /// The line of each op.
     pub(crate) lines: Vec<Line>,
     /// The names of source files, by their numbers.
@@ -56,6 +58,16 @@ pub(crate) struct Code {
 }
 
 impl Code {
+    /// Counts the ops without a guard, when all ops are at their places.
+    pub(crate) fn count_unguarded(&mut self) {
+        let mut count = 0;
+        self.unguarded = vec![0; self.ops.len()];
+        for (at, op) in self.ops.iter().enumerate().rev() {
+            count = if op.guard == Guard::ALWAYS { count + 1 } else { 0 };
+            self.unguarded[at] = count;
+        }
+    }
+
     /// Returns the line of an op in the PTX text, and the file and the line in the source.
     pub(crate) fn line_of(&self, place: u32) -> (u32, Option<(String, u32)>) {
         let line = self.lines[place as usize];

@@ -21,6 +21,7 @@
 
 use super::fragment::Wait;
 use super::schedule::Order;
+use super::turns::Turn;
 use super::warp::Warp;
 
 /// The most ops that a warp runs before it is split, in a short and in a long turn. Short ones hit
@@ -49,15 +50,6 @@ impl Splits {
         let (Splits::In(left) | Splits::Apart(left)) = self;
         *left = left.saturating_sub(ops);
     }
-}
-
-/// The fragment that runs next, and how.
-pub(super) struct Turn {
-    pub(super) at: usize,
-    /// True if it may pass fragments that wait to be met.
-    pub(super) passes: bool,
-    /// The most ops that it runs.
-    pub(super) most: u32,
 }
 
 impl Warp {

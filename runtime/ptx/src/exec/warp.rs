@@ -28,10 +28,11 @@ use super::fragment::{Barrier, Fragment, Frame, Wait, restore, saved};
 use super::op::{Flow, Op};
 use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
 use super::schedule::Order;
-use super::splits::{Splits, Turn};
+use super::splits::Splits;
+use super::turns::Turn;
 
 /// The number of ops after which a fragment lets another one run.
-const LONGEST_TURN: u32 = 4096;
+pub(super) const LONGEST_TURN: u32 = 4096;
 const SHORTEST_TURN: u32 = 64;
 
 /// The state that the instructions of a warp work on.
@@ -115,7 +116,7 @@ pub(crate) struct Warp {
     pub(crate) lanes: Lanes,
     pub(super) fragments: Vec<Fragment>,
     turns: u64,
-    turn_length: u32,
+    pub(super) turn_length: u32,
     pub(super) splits: Splits,
 }
 
@@ -161,7 +162,7 @@ impl Warp {
     /// Runs ops that can neither fail nor jump in all lanes.
     pub(crate) fn prepare(&mut self, ops: &[Op], context: &Context<'_>) {
         for op in ops {
-            // SAFETY: as in `run_fragment`.
+            // SAFETY: as in `run_op`.
             unsafe { (op.run)(&mut self.lanes, op, Mask::MAX, context) };
         }
     }
@@ -201,72 +202,6 @@ impl Warp {
         Stop::Paused
     }
 
-    /// Returns the turn that comes next, if any fragment can run.
-    fn turn(&mut self) -> Option<Turn> {
-        let (at, passes) = self.next()?;
-        let at = if self.fragments.len() > 1 { self.join(at) } else { at };
-        Some(Turn { at, passes, most: u32::MAX })
-    }
-
-    /// Returns the fragment that runs next, and whether it does because of rule 2.
-    pub(super) fn next(&mut self) -> Option<(usize, bool)> {
-        if let [only] = &self.fragments[..]
-            && only.wait == Wait::Nothing
-        {
-            return Some((0, false));
-        }
-        self.wake();
-        let can_run = |(at, fragment): (usize, &Fragment)| (fragment.wait == Wait::Nothing).then_some(at);
-        let ready = || self.fragments.iter().enumerate().filter_map(can_run);
-        let preferred = ready().min_by_key(|at| self.fragments[*at].order())?;
-        let oldest = ready().min_by_key(|at| self.fragments[*at].turn)?;
-        // The preferred one has used up its turn if it has run since the oldest one had one.
-        let is_due = self.fragments[preferred].turn > self.fragments[oldest].turn;
-        Some(if is_due { (oldest, true) } else { (preferred, false) })
-    }
-
-    /// Lets fragments run whose lanes wait for none but exited ones.
-    pub(super) fn wake(&mut self) {
-        let dead = self.lanes.registers.dead;
-        for fragment in &mut self.fragments {
-            if let Wait::For(needed) = fragment.wait
-                && needed & !dead & !fragment.mask == 0
-            {
-                fragment.wait = Wait::Nothing;
-            }
-        }
-    }
-
-    /// Splits the lanes of `mask` off a fragment.
-    pub(super) fn split(&mut self, at: usize, mask: Mask) -> usize {
-        if self.fragments[at].mask == mask {
-            return at;
-        }
-        let part = Fragment { mask, ..self.fragments[at].clone() };
-        self.fragments[at].mask &= !mask;
-        self.fragments.push(part);
-        self.fragments.len() - 1
-    }
-
-    /// Joins the fragment with those at the same place. Returns its new number.
-    pub(super) fn join(&mut self, at: usize) -> usize {
-        let mut ours = self.fragments.swap_remove(at);
-        let mut other = 0;
-        while other < self.fragments.len() {
-            if self.fragments[other].meets(&ours) {
-                let met = self.fragments.swap_remove(other);
-                ours.join(met);
-            } else {
-                other += 1;
-            }
-        }
-        self.fragments.push(ours);
-        if self.fragments.len() == 1 {
-            self.turn_length = LONGEST_TURN;
-        }
-        self.fragments.len() - 1
-    }
-
     /// Runs a fragment until it splits, waits, returns, meets another one or has had its turn.
     /// Returns the place of an op that failed. `IS_CHECKED` tells whether the launch has checks.
     fn run_fragment<const IS_CHECKED: bool>(
@@ -295,30 +230,30 @@ impl Warp {
             if left == 0 {
                 break Ends::Turn;
             }
-            left -= 1;
-            let op = &code.ops[place as usize];
-            let mine = op.guard.of(mask, &self.lanes.registers.predicates);
-            if mine == 0 {
+            let (first, mut flow, mut mine) = (place, Flow::Next, mask);
+            // Up to a guard or another fragment there is nothing to look at between two ops.
+            let ahead = if place < meeting { meeting - place } else { u32::MAX };
+            let straight = code.unguarded[place as usize].min(ahead).min(left);
+            if straight == 0 {
+                let op = &code.ops[place as usize];
+                mine = op.guard.of(mask, &self.lanes.registers.predicates);
+                if mine != 0 {
+                    flow = self.run_op::<IS_CHECKED>(op, mine, place, context);
+                }
+                place += u32::from(flow == Flow::Next);
+            }
+            for op in &code.ops[first as usize..][..straight as usize] {
+                flow = self.run_op::<IS_CHECKED>(op, mask, place, context);
+                if flow != Flow::Next {
+                    break;
+                }
                 place += 1;
-            } else {
-                let checker = if IS_CHECKED && op.is_watched { context.checker } else { None };
-                if let Some(checker) = checker
-                    && let Some((lane, kind)) =
-                        checker.borrow_mut().before(&mut self.lanes, op, mine, place, context)
-                {
-                    break Ends::Flow(self.lanes.fail(lane, kind), mine);
-                }
-                // SAFETY: a function needs the instructions of the level for which it was compiled.
-                // The lowering picks functions of the level of this processor.
-                let flow = unsafe { (op.run)(&mut self.lanes, op, mine, context) };
-                if let Some(checker) = checker {
-                    checker.borrow_mut().after(&self.lanes, op, mine, place, flow, context);
-                }
-                match flow {
-                    Flow::Next => place += 1,
-                    Flow::Jump if mine == mask => place = op.extra as u32,
-                    flow => break Ends::Flow(flow, mine),
-                }
+            }
+            left -= place - first + u32::from(flow != Flow::Next);
+            match flow {
+                Flow::Next => {}
+                Flow::Jump if mine == mask => place = code.ops[place as usize].extra as u32,
+                flow => break Ends::Flow(flow, mine),
             }
             if place >= meeting && !passes || place == meeting {
                 break Ends::Meets;
@@ -337,6 +272,30 @@ impl Warp {
             Ends::Meets | Ends::Turn => None,
             Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, code),
         }
+    }
+
+    /// Runs an op in some lanes.
+    #[inline(always)]
+    fn run_op<const IS_CHECKED: bool>(
+        &mut self,
+        op: &Op,
+        mask: Mask,
+        place: u32,
+        context: &Context<'_>,
+    ) -> Flow {
+        let checker = if IS_CHECKED && op.is_watched { context.checker } else { None };
+        if let Some(checker) = checker
+            && let Some((lane, kind)) = checker.borrow_mut().before(&mut self.lanes, op, mask, place, context)
+        {
+            return self.lanes.fail(lane, kind);
+        }
+        // SAFETY: a function needs the instructions of the level for which it was compiled. The
+        // lowering picks functions of the level of this processor.
+        let flow = unsafe { (op.run)(&mut self.lanes, op, mask, context) };
+        if let Some(checker) = checker {
+            checker.borrow_mut().after(&self.lanes, op, mask, place, flow, context);
+        }
+        flow
     }
 
     /// Does what an instruction of some lanes asks for. Returns the place of an op that failed.

@@ -488,6 +488,7 @@ impl<'m> Lowering<'m> {
             }
         }
         share_rows(&mut self.code, &self.fields, &early, &self.jumps);
+        self.code.count_unguarded();
         Ok(self.code)
     }
 
