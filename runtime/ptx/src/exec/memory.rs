@@ -96,7 +96,7 @@ pub(crate) struct Regions {
     regions: Vec<Region>,
     /// Memory that no list has.
     space: Option<Arc<dyn AddressSpace>>,
-    /// True if nothing is checked.
+    /// True if a launch may touch any memory of the process.
     is_unchecked: bool,
 }
 
@@ -110,8 +110,9 @@ impl Regions {
         Regions { regions, space: Some(space), is_unchecked: false }
     }
 
-    pub(crate) fn unchecked() -> Self {
-        Regions { regions: Vec::new(), space: None, is_unchecked: true }
+    /// Returns these regions and all other memory of the process.
+    pub(crate) fn unchecked(regions: Vec<Region>) -> Self {
+        Regions { regions, space: None, is_unchecked: true }
     }
 
     pub(crate) fn list(&self) -> &[Region] {
