@@ -3,7 +3,7 @@
 use crate::support::software::in_child;
 use crate::support::{refusal, says, streams};
 use warpline::prelude::*;
-use warpline::{KernelChecks, KernelForm};
+use warpline::{KernelChecks, KernelForm, RuntimeBuilder};
 
 warpline::kernel! {
     /// Doubles the element of each thread, whether it exists or not.
@@ -294,6 +294,55 @@ fn checks_from_the_environment_apply_to_launches() {
         let (error, _) = fault(&stream, half(&x), LaunchConfig::linear(1, 1));
         says(&error, ErrorKind::Fault, &["half", "element 1 of x"]);
     });
+}
+
+/// Runs [`follow`] without the call's `reads`, and returns the number that it has found.
+fn follow_undeclared(stream: &Stream) -> warpline::Result<u32> {
+    let (from, to) = (stream.alloc::<u32>(1)?, stream.alloc::<u32>(1)?);
+    stream.fill(&from, 7).queued()?;
+    stream.launch(follow(from.device_ptr().0, &to), LaunchConfig::linear(1, 1)).queued()?;
+    Ok(stream.read(&to).blocking_wait()?[0])
+}
+
+#[test]
+fn without_bounds_a_kernel_reads_memory_that_the_call_does_not_declare() {
+    let stream_of = |builder: RuntimeBuilder| {
+        let runtime = builder.build().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        (runtime, stream)
+    };
+    let (_checked, stream) = stream_of(Runtime::builder());
+    let error = follow_undeclared(&stream).unwrap_err();
+    says(&error, ErrorKind::Fault, &["follow", "reads 4 bytes at 0x"]);
+    for checks in [KernelChecks::default(), KernelChecks::ALL] {
+        // SAFETY: without_kernel_bounds needs kernels that touch the memory of their calls alone.
+        // The kernel only reads other memory, which is live until the read at the end.
+        let builder = unsafe { Runtime::builder().kernel_checks(checks).without_kernel_bounds() };
+        let (_runtime, stream) = stream_of(builder);
+        assert_eq!(follow_undeclared(&stream).unwrap(), 7);
+    }
+}
+
+#[test]
+fn a_word_in_the_environment_switches_the_bounds_off_and_leaves_the_checks() {
+    in_child(&[("WARPLINE_CHECK_KERNELS", "no-bounds,init")], || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        assert_eq!(follow_undeclared(&stream).unwrap(), 7);
+        let x = stream.alloc::<u32>(2).unwrap();
+        let (error, _) = fault(&stream, half(&x), LaunchConfig::linear(1, 1));
+        says(&error, ErrorKind::Fault, &["half", "element 1 of x"]);
+    });
+}
+
+#[test]
+fn the_word_that_switches_bounds_off_is_no_check() {
+    let error = "races,no-bounds".parse::<KernelChecks>().unwrap_err();
+    let text = "\"no-bounds\" is not a check of kernels; to switch the bounds off, call \
+                RuntimeBuilder::without_kernel_bounds, or set WARPLINE_CHECK_KERNELS=no-bounds";
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, text));
+    let error = "races,bounds".parse::<KernelChecks>().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["\"bounds\" is not", "; expected races, init or sync"]);
 }
 
 #[test]
