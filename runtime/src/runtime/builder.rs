@@ -11,17 +11,12 @@ use crate::sync_mode::SyncMode;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use warpline_cpu::{
-    BackendOptions, CpuBackend, DeviceOptions, FaultPlan, KernelChecks, KernelOptions, Schedule,
-};
+use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, KernelOptions, Schedule};
 #[cfg(feature = "cuda")]
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
 use warpline_driver::WakeUp;
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result};
-
-/// The gap between allocations of CPU devices that check kernels.
-const GAP_BYTES: usize = 256;
 
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
@@ -394,10 +389,8 @@ impl RuntimeBuilder {
             schedule: self.schedule,
             ..BackendOptions::default()
         });
-        let is_checked = self.kernels.checks != KernelChecks::default();
-        let memory = MemoryOptions { gap_bytes: if is_checked { GAP_BYTES } else { 0 }, ..self.memory };
         let device = |driver, health| {
-            let device = DeviceShared::new(shared.clone(), driver, health, memory)?;
+            let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
             if let Some(nth) = self.refuse_allocation {
                 device.memory.refuse_allocation(nth);
             }

@@ -42,10 +42,6 @@ impl RuntimeBuilder {
 
     /// Sets the checks of device code that CPU devices run; none by default.
     ///
-    /// With any of them, CPU devices leave at least 256 bytes between allocations. A kernel that
-    /// overruns one operand by a few elements then never touches another operand of its launch, so
-    /// that the overrun is reported. An allocation takes up to 512 bytes more.
-    ///
     /// # Errors
     /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built
     /// without its feature `ptx`.
