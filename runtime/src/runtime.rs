@@ -2,6 +2,7 @@
 
 mod builder;
 mod environment;
+mod kernels;
 
 pub use builder::RuntimeBuilder;
 

@@ -3,7 +3,7 @@
 use crate::support::software::in_child;
 use crate::support::{refusal, says, streams};
 use warpline::prelude::*;
-use warpline::{KernelChecks, KernelForm};
+use warpline::{KernelChecks, KernelForm, RuntimeBuilder};
 
 warpline::kernel! {
     /// Doubles the element of each thread, whether it exists or not.
@@ -39,9 +39,8 @@ warpline::kernel! {
     /// Writes half of its operand.
     unsafe fn half(write x: &mut [u32]) { ptx: HALF }
 
-    /// Doubles the element of each thread of `x`, whether it exists or not, and leaves `y` as it
-    /// is.
-    unsafe fn double_first(x: &mut [f32], y: &mut [f32]) { ptx: DOUBLE_FIRST }
+    /// Doubles an element of `x`, whether it exists or not, and leaves `y` as it is.
+    unsafe fn touch(element: u32, x: &mut [f32], y: &mut [f32]) { ptx: TOUCH }
 
     /// Reads the number behind a pointer.
     unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
@@ -85,10 +84,10 @@ const ADD_TO: &str = entry!(
     "ld.param.u64 %rd0, [x]; ld.param.u64 %rd1, [y]; ld.global.u32 %r0, [%rd0]; ld.global.u32 %r1, [%rd1];
     add.u32 %r1, %r0, %r1; st.global.u32 [%rd1], %r1;"
 );
-const DOUBLE_FIRST: &str = entry!(
-    "double_first",
-    ".param .u64 x, .param .u64 y",
-    "ld.param.u64 %rd0, [x]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1;
+const TOUCH: &str = entry!(
+    "touch",
+    ".param .u32 element, .param .u64 x, .param .u64 y",
+    "ld.param.u64 %rd0, [x]; ld.param.u32 %r0, [element]; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1;
     ld.global.f32 %f, [%rd0]; add.f32 %f, %f, %f; st.global.f32 [%rd0], %f;"
 );
 const HALF: &str = entry!("half", ".param .u64 x", "ld.param.u64 %rd0, [x]; st.global.u32 [%rd0], 7;");
@@ -296,25 +295,91 @@ fn checks_from_the_environment_apply_to_launches() {
     });
 }
 
+/// Runs [`follow`] without the call's `reads`, and returns the number that it has found.
+fn follow_undeclared(stream: &Stream) -> warpline::Result<u32> {
+    let (from, to) = (stream.alloc::<u32>(1)?, stream.alloc::<u32>(1)?);
+    stream.fill(&from, 7).queued()?;
+    stream.launch(follow(from.device_ptr().0, &to), LaunchConfig::linear(1, 1)).queued()?;
+    Ok(stream.read(&to).blocking_wait()?[0])
+}
+
 #[test]
-fn with_checks_an_overrun_never_lands_in_another_operand() {
-    for sync in [false, true] {
-        let checks = KernelChecks { sync, ..KernelChecks::default() };
-        let (_runtime, stream) = stream_of(KernelForm::Twin, checks);
-        let [x, y] = [(); 2].map(|()| stream.alloc::<f32>(128).unwrap());
-        drop(stream.fill(&x, 1.0));
-        drop(stream.fill(&y, 1.0));
-        let distance = y.device_ptr().0 - x.device_ptr().0;
-        assert_eq!(distance, if sync { 512 + 512 } else { 512 });
-        let launched = stream.launch(double_first(&x, &y), LaunchConfig::linear(1, 129));
-        if sync {
-            says(
-                &refusal(launched),
-                ErrorKind::Fault,
-                &["which is element 128 of x, and it has 128 elements"],
-            );
-        } else {
-            launched.blocking_wait().expect("the overrun is within y");
+fn without_bounds_a_kernel_reads_memory_that_the_call_does_not_declare() {
+    let stream_of = |builder: RuntimeBuilder| {
+        let runtime = builder.build().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        (runtime, stream)
+    };
+    let (_checked, stream) = stream_of(Runtime::builder());
+    let error = follow_undeclared(&stream).unwrap_err();
+    says(&error, ErrorKind::Fault, &["follow", "reads 4 bytes at 0x"]);
+    for checks in [KernelChecks::default(), KernelChecks::ALL] {
+        // SAFETY: without_kernel_bounds needs kernels that touch the memory of their calls alone.
+        // The kernel only reads other memory, which is live until the read at the end.
+        let builder = unsafe { Runtime::builder().kernel_checks(checks).without_kernel_bounds() };
+        let (_runtime, stream) = stream_of(builder);
+        assert_eq!(follow_undeclared(&stream).unwrap(), 7);
+    }
+}
+
+#[test]
+fn a_word_in_the_environment_switches_the_bounds_off_and_leaves_the_checks() {
+    in_child(&[("WARPLINE_CHECK_KERNELS", "no-bounds,init")], || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        assert_eq!(follow_undeclared(&stream).unwrap(), 7);
+        let x = stream.alloc::<u32>(2).unwrap();
+        let (error, _) = fault(&stream, half(&x), LaunchConfig::linear(1, 1));
+        says(&error, ErrorKind::Fault, &["half", "element 1 of x"]);
+    });
+}
+
+#[test]
+fn the_word_that_switches_bounds_off_is_no_check() {
+    let error = "races,no-bounds".parse::<KernelChecks>().unwrap_err();
+    let text = "\"no-bounds\" is not a check of kernels; to switch the bounds off, call \
+                RuntimeBuilder::without_kernel_bounds, or set WARPLINE_CHECK_KERNELS=no-bounds";
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, text));
+    let error = "races,bounds".parse::<KernelChecks>().unwrap_err();
+    says(&error, ErrorKind::InvalidArgument, &["\"bounds\" is not", "; expected races, init or sync"]);
+}
+
+/// Checks that a kernel which touches one element of `x` by `beyond` elements too far is refused,
+/// with a report about `x`, when `y` is the next operand in memory.
+fn overrun_is_refused(stream: &Stream, x: &Buffer<f32>, y: &Buffer<f32>, beyond: u32) {
+    assert!(x.device_ptr().0 < y.device_ptr().0);
+    stream.fill(x, 1.0).queued().unwrap();
+    stream.fill(y, 1.0).queued().unwrap();
+    let element = x.len() as u32 + beyond - 1;
+    let (error, _) = fault(stream, touch(element, x, y), LaunchConfig::linear(1, 1));
+    let text = format!("which is element {element} of x, and it has {} elements", x.len());
+    says(&error, ErrorKind::Fault, &[&text]);
+}
+
+#[test]
+fn an_overrun_never_lands_in_another_operand() {
+    // One element, lengths that fill their blocks, and large blocks.
+    for (len, next) in [(1, 1), (128, 128), (1 << 18, 1 << 18), (3 << 18, 3 << 18)] {
+        for beyond in [1, 31] {
+            let (_runtime, _, [stream]) = streams(["work"]);
+            let [x, y] = [len, next].map(|len| stream.alloc::<f32>(len).unwrap());
+            overrun_is_refused(&stream, &x, &y, beyond);
+        }
+    }
+}
+
+#[test]
+fn an_overrun_never_lands_in_a_neighbour_that_was_cut_from_the_same_block() {
+    for (whole, len) in [(512, 128), (6 << 18, 3 << 18)] {
+        for beyond in [1, 31] {
+            let (_runtime, _, [stream]) = streams(["work"]);
+            let block = stream.alloc::<f32>(whole).unwrap();
+            let _neighbour = stream.alloc::<f32>(whole).unwrap();
+            let start = block.device_ptr();
+            drop(block);
+            let [x, y] = [(); 2].map(|()| stream.alloc::<f32>(len).unwrap());
+            assert_eq!(x.device_ptr(), start, "the block is cut");
+            overrun_is_refused(&stream, &x, &y, beyond);
         }
     }
 }

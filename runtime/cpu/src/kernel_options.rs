@@ -37,8 +37,8 @@ impl FromStr for KernelForm {
     }
 }
 
-/// Checks of device code that runs on CPU devices, besides those of bounds. A failed check is a
-/// fault of the launch.
+/// Checks of device code that runs on CPU devices, besides that of bounds, which
+/// `RuntimeBuilder::without_kernel_bounds` switches off. A failed check is a fault of the launch.
 ///
 /// A checked kernel takes several times as long, and runs on one thread. The checks do not apply to
 /// twins: [`KernelForm::Ptx`] runs the device code of kernels that have both.
@@ -56,6 +56,17 @@ pub struct KernelChecks {
 impl KernelChecks {
     /// All checks.
     pub const ALL: KernelChecks = KernelChecks { races: true, init: true, sync: true };
+
+    /// Adds the check of this name. Returns false if there is none.
+    fn add(&mut self, name: &str) -> bool {
+        match name {
+            "races" => self.races = true,
+            "init" => self.init = true,
+            "sync" => self.sync = true,
+            _ => return false,
+        }
+        true
+    }
 }
 
 impl FromStr for KernelChecks {
@@ -64,22 +75,24 @@ impl FromStr for KernelChecks {
     /// Parses names between commas, such as `races,init,sync`. An empty text has no check.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut checks = KernelChecks::default();
-        for name in text.split(',').map(str::trim).filter(|_| !text.is_empty()) {
-            match name {
-                "races" => checks.races = true,
-                "init" => checks.init = true,
-                "sync" => checks.sync = true,
-                _ => {
-                    let why = format!(
-                        "\"{name}\" is not a check of kernels; expected races, init or sync, or several of them \
-                         between commas"
-                    );
-                    return Err(Error::new(ErrorKind::InvalidArgument, why));
-                }
+        let Some(name) = names(text).find(|name| !checks.add(name)) else { return Ok(checks) };
+        let remedy = match name {
+            NO_BOUNDS => {
+                "; to switch the bounds off, call RuntimeBuilder::without_kernel_bounds, or set \
+                 WARPLINE_CHECK_KERNELS=no-bounds"
             }
-        }
-        Ok(checks)
+            _ => "; expected races, init or sync, or several of them between commas",
+        };
+        let why = format!("\"{name}\" is not a check of kernels{remedy}");
+        Err(Error::new(ErrorKind::InvalidArgument, why))
     }
+}
+
+/// The word that switches the bounds off.
+const NO_BOUNDS: &str = "no-bounds";
+
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|_| !text.is_empty())
 }
 
 /// Compiles the CUDA C++ of a kernel to PTX. It gets the kernel's name and the text.
@@ -95,6 +108,25 @@ pub struct KernelOptions {
     pub form: KernelForm,
     /// The checks of device code.
     pub checks: KernelChecks,
+    /// True if device code may touch any memory of the process. All device code that runs then
+    /// touches its operands alone, as their parameters say.
+    pub without_bounds: bool,
     /// The compiler of CUDA C++, if there is one.
     pub compile: Option<CompileCuda>,
+}
+
+impl KernelOptions {
+    /// Sets the checks that a text names, and switches the bounds off if it has the word
+    /// `no-bounds`. Returns `None` if the text has another word.
+    pub fn with_checks(mut self, text: &str) -> Option<Self> {
+        (self.checks, self.without_bounds) = (KernelChecks::default(), false);
+        let mut knows = |name| match name {
+            NO_BOUNDS => {
+                self.without_bounds = true;
+                true
+            }
+            _ => self.checks.add(name),
+        };
+        names(text).all(&mut knows).then_some(self)
+    }
 }

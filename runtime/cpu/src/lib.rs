@@ -203,13 +203,13 @@ unsafe impl Driver for CpuDriver {
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let refused =
             || DriverError::Refused(format!("the host has no {len_bytes} bytes to allocate").into());
-        memory::zeroed(len_bytes, memory::HOST_ALIGN).ok_or_else(refused)
+        memory::zeroed(len_bytes, memory::HOST).ok_or_else(refused)
     }
 
     unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
         // SAFETY: `release` needs a block that `zeroed` returned for these arguments and that is
         // not in use. Our caller promises both.
-        unsafe { memory::release(ptr, len_bytes, memory::HOST_ALIGN) }
+        unsafe { memory::release(ptr, len_bytes, memory::HOST) }
     }
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {

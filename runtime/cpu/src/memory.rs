@@ -4,10 +4,24 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use warpline_driver::{DriverError, FreeMemory};
 
-/// Alignment of device memory.
-pub(super) const DEVICE_ALIGN: usize = 512;
-/// Alignment of host memory: a page.
-pub(super) const HOST_ALIGN: usize = 4096;
+/// A sort of memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sort {
+    align: usize,
+    /// The minimum length of a block that asks for huge pages. The first touch of a small page
+    /// takes longer than copying it. A pipeline touches several blocks for the first time where a
+    /// sequential program touches one.
+    large_bytes: usize,
+}
+
+/// Device memory. The runtime takes 4 MiB at a time for its small blocks and the unused addresses
+/// between them. Huge pages would fill these with memory, and so would pages that contain the end of
+/// one block and the start of the next.
+pub(super) const DEVICE: Sort = Sort { align: PAGE_BYTES, large_bytes: (4 << 20) + 1 };
+/// Host memory.
+pub(super) const HOST: Sort = Sort { align: PAGE_BYTES, large_bytes: 4 << 20 };
+
+const PAGE_BYTES: usize = 4096;
 
 /// The memory of a device: its limit, and the bytes in use.
 #[derive(Debug)]
@@ -41,7 +55,7 @@ impl Memory {
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
             .map_err(|used| self.out_of_memory(used))?;
-        zeroed(len_bytes, DEVICE_ALIGN).ok_or_else(|| {
+        zeroed(len_bytes, DEVICE).ok_or_else(|| {
             let used = self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed) - len_bytes;
             self.out_of_memory(used)
         })
@@ -54,7 +68,7 @@ impl Memory {
     pub(super) unsafe fn free(&self, ptr: *mut u8, len_bytes: usize) {
         // SAFETY: `release` needs a block that `zeroed` returned for the same arguments. The caller
         // vouches for it.
-        unsafe { release(ptr, len_bytes, DEVICE_ALIGN) };
+        unsafe { release(ptr, len_bytes, DEVICE) };
         self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
     }
 }
@@ -76,17 +90,15 @@ fn machine_bytes() -> usize {
     0
 }
 
-/// The minimum length of a block that asks for huge pages. The first touch of a small page takes
-/// longer than copying it. A pipeline touches several blocks for the first time where a sequential
-/// program touches one.
-const LARGE_BYTES: usize = 4 << 20;
 /// The size of a huge page, on x86-64 and on arm64 with small pages of 4 KiB.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Returns the alignment of a block, `align` or more. The huge pages of a large block begin where
-/// the block begins.
-fn alignment(len_bytes: usize, align: usize) -> usize {
-    if len_bytes < LARGE_BYTES { align } else { align.max(HUGE_PAGE_BYTES) }
+impl Sort {
+    /// Returns the alignment of a block. The huge pages of a large block begin where the block
+    /// begins.
+    fn alignment(self, len_bytes: usize) -> usize {
+        if len_bytes < self.large_bytes { self.align } else { self.align.max(HUGE_PAGE_BYTES) }
+    }
 }
 
 /// Returns a layout with room for the start address, and for moving up to a multiple of `align`.
@@ -100,24 +112,22 @@ const HEADER: usize = size_of::<usize>();
 /// has none continues with small ones.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_huge_pages(block: *mut u8, len_bytes: usize) {
-    if len_bytes >= LARGE_BYTES {
-        let whole = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        // SAFETY: MADV_HUGEPAGE needs only a range of pages, and changes no contents. `block` is
-        // aligned to huge pages, and the range is within its allocation.
-        unsafe { libc::madvise(block.cast(), whole, libc::MADV_HUGEPAGE) };
-    }
+    let whole = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    // SAFETY: MADV_HUGEPAGE needs only a range of pages, and changes no contents. `block` is
+    // aligned to huge pages, and the range is within its allocation.
+    unsafe { libc::madvise(block.cast(), whole, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 fn ask_for_huge_pages(_block: *mut u8, _len_bytes: usize) {}
 
-/// Returns `len_bytes` zero bytes that begin at a multiple of `align`, or `None`.
+/// Returns `len_bytes` zero bytes, or `None`.
 ///
 /// The system is asked for a little more with a small alignment, because large blocks then come as
 /// untouched pages. With a large alignment the standard library would write every byte. The word
 /// before the block holds the true start of the allocation.
-pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
-    let align = alignment(len_bytes, align);
+pub(super) fn zeroed(len_bytes: usize, sort: Sort) -> Option<*mut u8> {
+    let align = sort.alignment(len_bytes);
     let layout = layout(len_bytes, align)?;
     // SAFETY: `alloc_zeroed` needs a layout that is not empty. `align` is added to the length.
     let start = unsafe { alloc_zeroed(layout) };
@@ -130,7 +140,9 @@ pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
     let before = block.cast::<*mut u8>().wrapping_sub(1);
     // SAFETY: the word before `block` lies in the allocation, is aligned, and has no other use.
     unsafe { before.write(start) };
-    ask_for_huge_pages(block, len_bytes);
+    if len_bytes >= sort.large_bytes {
+        ask_for_huge_pages(block, len_bytes);
+    }
     Some(block)
 }
 
@@ -138,9 +150,9 @@ pub(super) fn zeroed(len_bytes: usize, align: usize) -> Option<*mut u8> {
 ///
 /// # Safety
 /// `block` came from [`zeroed`] with the same arguments and is not used any more.
-pub(super) unsafe fn release(block: *mut u8, len_bytes: usize, align: usize) {
+pub(super) unsafe fn release(block: *mut u8, len_bytes: usize, sort: Sort) {
     let layout =
-        layout(len_bytes, alignment(len_bytes, align)).expect("the block was allocated with this layout");
+        layout(len_bytes, sort.alignment(len_bytes)).expect("the block was allocated with this layout");
     let before = block.cast::<*mut u8>().wrapping_sub(1);
     // SAFETY: `zeroed` wrote the start there.
     let start = unsafe { before.read() };
@@ -155,15 +167,15 @@ mod tests {
     #[test]
     fn blocks_are_aligned_and_zero() {
         for len in [0, 1, 511, 512, 513, 100_000, 5 << 20] {
-            for align in [DEVICE_ALIGN, HOST_ALIGN] {
-                let block = zeroed(len, align).unwrap();
-                assert_eq!(block.addr() % align, 0);
+            for sort in [DEVICE, HOST] {
+                let block = zeroed(len, sort).unwrap();
+                assert_eq!(block.addr() % sort.align, 0);
                 // SAFETY: `len` bytes were allocated, and they are zeroed.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(block, len) };
                 assert!(bytes.iter().all(|byte| *byte == 0));
                 bytes.fill(7);
                 // SAFETY: it came from `zeroed` with these arguments.
-                unsafe { release(block, len, align) };
+                unsafe { release(block, len, sort) };
             }
         }
     }
@@ -189,8 +201,9 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn large_blocks_ask_for_huge_pages_where_the_system_has_them() {
         let has_them = std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists();
+        const LARGE_BYTES: usize = HOST.large_bytes;
         for len in [LARGE_BYTES, LARGE_BYTES + 12_345, 3 * LARGE_BYTES] {
-            let block = zeroed(len, HOST_ALIGN).unwrap();
+            let block = zeroed(len, HOST).unwrap();
             let last_whole = block.addr() + (len / HUGE_PAGE_BYTES - 1) * HUGE_PAGE_BYTES;
             for address in [block.addr(), last_whole] {
                 let asked = page_flags(address).split(' ').any(|flag| flag == "hg");
@@ -198,7 +211,19 @@ mod tests {
             }
             assert_eq!(block.addr() % HUGE_PAGE_BYTES, 0);
             // SAFETY: it came from `zeroed` with these arguments.
-            unsafe { release(block, len, HOST_ALIGN) };
+            unsafe { release(block, len, HOST) };
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn the_memory_for_small_blocks_asks_for_no_huge_pages() {
+        for (sort, asks) in [(DEVICE, false), (HOST, true)] {
+            let block = zeroed(4 << 20, sort).unwrap();
+            let asked = page_flags(block.addr() + (2 << 20)).split(' ').any(|flag| flag == "hg");
+            assert!(!asked || asks, "{sort:?}");
+            // SAFETY: it came from `zeroed` with these arguments.
+            unsafe { release(block, 4 << 20, sort) };
         }
     }
 

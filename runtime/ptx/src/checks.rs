@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The checks of a launch that cost time. Bounds, alignment, masks of lanes and deadlocks are
-/// always checked.
+/// The checks of a launch that cost time. Alignment, masks of lanes and deadlocks are always
+/// checked, and so are bounds, except with [`Memory::Unchecked`](crate::Memory::Unchecked).
 ///
 /// A launch with checks runs on one thread of the host.
 ///

@@ -203,8 +203,10 @@ pub enum Memory {
     Regions(Vec<Region>),
     /// All memory of an address space. Each other access is a fault.
     Space(Arc<dyn AddressSpace>),
-    /// Any memory of the process. Nothing is checked.
-    Unchecked,
+    /// Any memory of the process: bounds are not checked, and neither are writes to regions that are
+    /// not writable. The [`Checks`] that the launch asks for know these regions, as they would with
+    /// [`Memory::Regions`]. Of other memory, only races are reported, without a name.
+    Unchecked(Vec<Region>),
 }
 
 impl Kernel {
@@ -288,13 +290,17 @@ impl Kernel {
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(whole);
         }
+        let variables = self.module.0.variables.regions();
         let mut regions = match memory {
-            Memory::Unchecked => Regions::unchecked(),
             Memory::Regions(mut regions) => {
-                regions.extend(self.module.0.variables.regions());
+                regions.extend(variables);
                 Regions::new(regions)
             }
-            Memory::Space(space) => Regions::of_space(self.module.0.variables.regions().collect(), space),
+            Memory::Space(space) => Regions::of_space(variables.collect(), space),
+            Memory::Unchecked(mut regions) => {
+                regions.extend(variables);
+                Regions::unchecked(regions)
+            }
         };
         if config.is_cooperative && self.code.needs_workspace {
             regions.add_workspace();

@@ -43,8 +43,9 @@
 //! ```
 //!
 //! # Checks
-//! Bounds, alignment, masks of lanes and deadlocks are always checked. A launch may also ask for
-//! [`Checks`]: of races, of undefined bytes and of barriers. Then one thread of the host runs it.
+//! Alignment, masks of lanes and deadlocks are always checked, and so are bounds, except with
+//! [`Memory::Unchecked`]. A launch may also ask for [`Checks`]: of races, of undefined bytes and of
+//! barriers. Then one thread of the host runs it.
 //!
 //! # Modules
 //! In this order they explain each other:

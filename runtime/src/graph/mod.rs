@@ -200,12 +200,11 @@ impl Graph {
         let plan = Arc::new(plan);
         let executable = core.device.with_room(|driver| driver.instantiate(&plan));
         let executable = executable.map_err(|error| core.refused(site, &error))?;
-        let segments = core.device.memory.segments_of(pool.id);
-        let memory_bytes = segments.iter().map(|(_, len)| len).sum();
-        let whole = |(ptr, len): (warpline_driver::DevicePtr, usize)| {
-            ByteRange::contiguous(0, len as u64).shifted(ptr.0)
-        };
-        let own_claims = segments.into_iter().map(|segment| Claim { range: whole(segment), exclusive: true });
+        let (segments, memory_bytes) = core.device.memory.segments_of(pool.id);
+        let own_claims = segments.into_iter().map(|addresses| {
+            let range = ByteRange::contiguous(0, addresses.end - addresses.start).shifted(addresses.start);
+            Claim { range, exclusive: true }
+        });
         let claims = own_claims.chain(inner).collect();
         Ok(Graph(Arc::new(Captured {
             device: core.device.clone(),

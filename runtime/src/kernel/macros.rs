@@ -85,7 +85,8 @@
 /// as their parameters say. The promise has to hold for every launch configuration, and for all
 /// scalars and lengths that pass the `where`. Since calling the function is safe, do not declare
 /// device code that cannot keep this promise. The twin is safe code and needs no promise. CPU
-/// devices check each access of PTX.
+/// devices check each access of PTX, unless
+/// [`without_kernel_bounds`](crate::RuntimeBuilder::without_kernel_bounds) switches that off.
 ///
 /// # Examples
 /// ```

@@ -2,12 +2,13 @@
 //!
 //! Blocks are split, joined and removed here. This module knows neither order nor sizes.
 //!
-//! A segment is one piece of memory from the driver. Its blocks tile it without gaps, and each is
-//! linked to its neighbours. Both live in slabs and are named by index, so that cutting and joining
-//! allocate nothing in the steady state.
+//! A segment is one piece of memory from the driver. Its blocks tile its bytes, and each is linked
+//! to its neighbours. [`Zones`] decides where each byte lies. Both live in slabs and are named by
+//! index, so that cutting and joining allocate nothing in the steady state.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
+use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
@@ -74,11 +75,14 @@ pub(super) struct Block {
 pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) len: usize,
+    /// The length of what the driver allocated: `len` and the zones.
+    pub(super) span: usize,
     pub(super) first: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Blocks {
+    zones: Zones,
     blocks: Vec<Block>,
     /// The head of the chain of vacant places.
     vacant: u32,
@@ -104,8 +108,9 @@ impl IndexMut<u32> for Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(zones: Zones) -> Self {
         Blocks {
+            zones,
             blocks: Vec::new(),
             vacant: NONE,
             count: 0,
@@ -165,7 +170,8 @@ impl Blocks {
             freed: 0,
             site: None,
         });
-        self.segments[segment as usize] = Some(Segment { address, len, first });
+        self.segments[segment as usize] =
+            Some(Segment { address, len, span: self.zones.span(class, len), first });
         first
     }
 
@@ -187,8 +193,11 @@ impl Blocks {
     pub(super) fn split(&mut self, at: u32, len: usize) -> u32 {
         let block = &self[at];
         debug_assert!(len > 0 && len < block.len);
+        let start =
+            self.segments[block.segment as usize].expect("a block names a segment that exists").address;
+        let offset = self.zones.len(block.class, (block.address - start) as usize);
         let rest = Block {
-            address: block.address + len as u64,
+            address: start + self.zones.span(block.class, offset + len) as u64,
             len: block.len - len,
             left: at,
             uses: block.uses.clone(),
@@ -287,7 +296,7 @@ mod tests {
 
     #[test]
     fn pieces_tile_their_segment_whatever_is_cut_and_joined() {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::new(Zones::None);
         let first = blocks.add_segment(1000, 100, Class::Small, PoolId::DEFAULT);
         let rest = blocks.split(first, 30);
         let last = blocks.split(rest, 20);
@@ -304,7 +313,7 @@ mod tests {
 
     #[test]
     fn joined_blocks_keep_the_newest_unfinished_use_of_each_stream() {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::new(Zones::None);
         let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
         let rest = blocks.split(first, 50);
         blocks[first].uses = Uses::from_slice(&[used(1, 5), used(2, 9)]);
@@ -328,7 +337,7 @@ mod tests {
 
     #[test]
     fn blocks_that_are_cut_or_joined_forget_who_allocated_them() {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::new(Zones::None);
         let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
         let site = Some(Site::here(&"alloc"));
         blocks[first].site = site;
@@ -341,7 +350,7 @@ mod tests {
 
     #[test]
     fn both_halves_of_a_cut_keep_the_uses() {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::new(Zones::None);
         let first = blocks.add_segment(0, 100, Class::Small, PoolId::DEFAULT);
         blocks[first].uses.push(used(1, 5));
         let rest = blocks.split(first, 50);

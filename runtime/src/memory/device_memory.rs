@@ -21,8 +21,10 @@ use super::blocks::Segment;
 use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
 use super::snapshot::MemorySegment;
 use super::stats::MemoryStats;
+use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use warpline_driver::internal::ErrorParts;
@@ -37,19 +39,18 @@ pub(crate) struct DeviceMemory {
     growing: Mutex<()>,
     driver: Arc<dyn Driver>,
     limit: Option<MemoryLimit>,
-    /// The bytes that each block has at least behind the allocation.
-    gap_bytes: usize,
+    zones: Zones,
     /// The counter that numbers the pools; the default pool is 0.
     pools: AtomicU32,
 }
 
 impl DeviceMemory {
     /// Creates an allocator. It takes nothing from the driver before it is needed, and never more
-    /// than `limit`.
-    pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>) -> Self {
+    /// than `limit`, apart from zones.
+    pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>, zones: Zones) -> Self {
         DeviceMemory {
-            gap_bytes: 0,
-            pool: Mutex::new(Pool::new()),
+            zones,
+            pool: Mutex::new(Pool::new(zones)),
             growing: Mutex::new(()),
             driver,
             limit,
@@ -57,12 +58,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Returns the allocator with a gap of at least `gap_bytes` behind each allocation.
-    pub(crate) fn with_gaps(self, gap_bytes: usize) -> Self {
-        DeviceMemory { gap_bytes, ..self }
-    }
-
-    /// Allocates `len_bytes` and the gap, rounded up to 512, for `stream`, whose order `order`
+    /// Allocates `len_bytes`, rounded up to 512, for `stream`, whose order `order`
     /// knows. Zero bytes are served as 512, so every allocation has an address of its own.
     ///
     /// The caller makes sure that `Grant::wait` is waited for.
@@ -75,7 +71,7 @@ impl DeviceMemory {
         site: Site,
     ) -> Result<Grant, Error> {
         let mut pool = self.pool.lock();
-        if let Some(grant) = pool.take_recent(len_bytes.saturating_add(self.gap_bytes), stream, site) {
+        if let Some(grant) = pool.take_recent(len_bytes, stream, site) {
             return Ok(grant);
         }
         self.find(pool, len_bytes, PoolId::DEFAULT, stream, order, site)
@@ -105,9 +101,12 @@ impl DeviceMemory {
         self.pool.lock().forget_uses(id);
     }
 
-    /// Returns the addresses and lengths of a pool's segments.
-    pub(crate) fn segments_of(&self, id: PoolId) -> Vec<(DevicePtr, usize)> {
-        self.pool.lock().segments_of(id)
+    /// Returns the addresses of a pool's segments, and their bytes together without the zones.
+    pub(crate) fn segments_of(&self, id: PoolId) -> (Vec<Range<u64>>, usize) {
+        let pool = self.pool.lock();
+        let addresses = |segment: &Segment| segment.address..segment.address + segment.span as u64;
+        let bytes = pool.segments_of(id).map(|segment| segment.len).sum();
+        (pool.segments_of(id).map(addresses).collect(), bytes)
     }
 
     /// Ends a pool without live blocks. Its blocks go to the default pool, each usable once its
@@ -131,7 +130,7 @@ impl DeviceMemory {
         } else if len_bytes > isize::MAX as usize / 2 {
             MemoryShortage::Unaddressable
         } else {
-            let size = units(len_bytes + self.gap_bytes) * UNIT_BYTES;
+            let size = units(len_bytes) * UNIT_BYTES;
             let request = Request { size, pool: id, stream, site };
             if let Some(grant) = pool.find(&request, order, false) {
                 return Ok(grant);
@@ -166,9 +165,9 @@ impl DeviceMemory {
             // the device's memory.
             if request.pool != PoolId::DEFAULT {
                 let mut pool = self.pool.lock();
-                if let Some(Segment { address, len, .. }) =
-                    pool.give_up(request.segment_bytes(), &|used| order.is_over(used))
-                {
+                let len = request.segment_bytes();
+                let span = self.zones.span(request.class(), len);
+                if let Some(Segment { address, .. }) = pool.give_up(len, span, &|used| order.is_over(used)) {
                     return Ok(Ok(pool.grow(DevicePtr(address), len, request)));
                 }
             }
@@ -194,7 +193,7 @@ impl DeviceMemory {
             // Freed without delay, because the next round asks for it.
             self.free_segments(given, |driver, segment| {
                 // SAFETY: as `free_segments` says.
-                unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+                unsafe { driver.free(DevicePtr(segment.address), segment.span) };
             });
         }
     }
@@ -209,7 +208,7 @@ impl DeviceMemory {
                 shortage = limit.shortage(reserved);
                 continue;
             }
-            match self.driver.alloc(len) {
+            match self.driver.alloc(self.zones.span(request.class(), len)) {
                 Ok(ptr) => {
                     tracing::debug!(target: "warpline", device = %self.driver.id(), len_bytes = len, "device memory grew");
                     return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
@@ -299,7 +298,7 @@ impl DeviceMemory {
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
         let bytes = self.give_all_back(finished, |driver, segment| {
             // SAFETY: as `free_segments` says.
-            unsafe { driver.free_in_time(DevicePtr(segment.address), segment.len) };
+            unsafe { driver.free_in_time(DevicePtr(segment.address), segment.span) };
         });
         self.driver.release_idle();
         bytes
@@ -310,7 +309,7 @@ impl DeviceMemory {
     pub(crate) fn make_room(&self, finished: impl Fn(Use) -> bool) {
         self.give_all_back(finished, |driver, segment| {
             // SAFETY: as `free_segments` says.
-            unsafe { driver.free(DevicePtr(segment.address), segment.len) };
+            unsafe { driver.free(DevicePtr(segment.address), segment.span) };
         });
     }
 

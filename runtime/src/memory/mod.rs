@@ -2,7 +2,7 @@
 //!
 //! * `pinned`: page-locked host memory, and its pool;
 //! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists
-//!   (`recent`); its `limit`, and the `snapshot` that reports show.
+//!   (`recent`); the `zones` between blocks, its `limit`, and the `snapshot` that reports show.
 
 mod blocks;
 mod device_memory;
@@ -16,6 +16,7 @@ mod snapshot;
 mod stats;
 #[cfg(test)]
 mod test_driver;
+mod zones;
 
 pub(crate) use device_memory::DeviceMemory;
 pub(crate) use limit::MemoryLimit;
@@ -24,6 +25,7 @@ pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
 pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot};
 pub use stats::{MemoryStats, Served};
+pub(crate) use zones::Zones;
 
 /// The limits on a device's memory, and the initial contents of an allocation.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +38,6 @@ pub(crate) struct MemoryOptions {
     pub(crate) pinned_cap_bytes: usize,
     /// True if every allocation is zeroed before it is handed out.
     pub(crate) zero_on_free: bool,
-    /// The bytes between allocations of a CPU device.
-    pub(crate) gap_bytes: usize,
 }
 
 impl Default for MemoryOptions {
@@ -47,7 +47,6 @@ impl Default for MemoryOptions {
             fraction: None,
             pinned_cap_bytes: pinned::DEFAULT_CAP_BYTES,
             zero_on_free: false,
-            gap_bytes: 0,
         }
     }
 }

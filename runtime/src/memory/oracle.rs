@@ -5,7 +5,7 @@
 //! After each grant the model checks every use that overlaps.
 
 use super::test_driver::TestDriver;
-use super::{BlockId, DeviceMemory, Grant, ReuseOrder};
+use super::{BlockId, DeviceMemory, Grant, PoolId, ReuseOrder, Zones};
 use crate::order::{Site, StreamId, Use};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -100,6 +100,7 @@ struct World {
     memory: DeviceMemory,
     driver: Arc<TestDriver>,
     limit: Option<usize>,
+    zones: Zones,
     slots: Vec<StreamId>,
     streams: Vec<Stream>,
     live: Vec<Live>,
@@ -123,12 +124,13 @@ impl ReuseOrder for Answers<'_> {
 }
 
 impl World {
-    fn new(limit: Option<usize>) -> Self {
+    fn new(limit: Option<usize>, zones: Zones) -> Self {
         let driver = TestDriver::new(usize::MAX);
         let mut world = World {
-            memory: DeviceMemory::new(driver.clone(), limit.map(super::MemoryLimit::of_bytes)),
+            memory: DeviceMemory::new(driver.clone(), limit.map(super::MemoryLimit::of_bytes), zones),
             driver,
             limit,
+            zones,
             slots: Vec::new(),
             streams: Vec::new(),
             live: Vec::new(),
@@ -216,16 +218,19 @@ impl World {
             Ok(grant) => grant,
             Err(_) => {
                 let limit = self.limit.expect("only a limit refuses");
-                assert!(self.driver.device_bytes() + size > limit, "{asked} bytes were refused too early");
+                let reserved = self.memory.stats().reserved_bytes;
+                assert!(reserved + size > limit, "{asked} bytes were refused too early");
                 return;
             }
         };
         let (start, end) = (grant.ptr.0, grant.ptr.0 + grant.len_bytes as u64);
         assert!(grant.len_bytes >= size && start % 512 == 0);
-        assert!(self.driver.holds(start, grant.len_bytes), "a block outside every segment");
+        let zone = self.zone_of(&grant);
+        assert!(self.driver.holds(start, grant.len_bytes + zone as usize), "a block outside every segment");
         for live in &self.live {
-            let theirs = live.grant.ptr.0;
-            assert!(end <= theirs || start >= theirs + live.grant.len_bytes as u64, "live blocks overlap");
+            let (theirs, their_zone) = (live.grant.ptr.0, self.zone_of(&live.grant));
+            let their_end = theirs + live.grant.len_bytes as u64;
+            assert!(end + zone <= theirs || start >= their_end + their_zone, "live blocks overlap");
         }
         if self.driver.calls() > calls {
             for freed in &self.freed {
@@ -260,6 +265,15 @@ impl World {
         self.live.push(Live { grant, stream, since: self.last(stream), uses: BTreeMap::new() });
     }
 
+    /// Returns the least length of the zone behind a block.
+    fn zone_of(&self, grant: &Grant) -> u64 {
+        match self.zones {
+            Zones::None => 0,
+            Zones::Behind if grant.len_bytes <= 1 << 20 => grant.len_bytes as u64,
+            Zones::Behind => 64 << 10,
+        }
+    }
+
     fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Use> {
         self.past.iter().filter(move |past| start < past.end && past.start < end).map(|past| past.used)
     }
@@ -290,11 +304,11 @@ impl World {
     }
 
     fn empty_cache(&mut self) {
-        let before = self.driver.device_bytes();
+        let before = self.memory.stats().reserved_bytes;
         let streams = &self.streams;
         let given =
             self.memory.empty_cache(|used| streams[used.stream.number() as usize].completed >= used.ticket);
-        assert_eq!(self.driver.device_bytes() + given, before);
+        assert_eq!(self.memory.stats().reserved_bytes + given, before);
     }
 
     fn step(&mut self, step: &Step) {
@@ -331,7 +345,10 @@ impl World {
         let stats = self.memory.stats();
         let live: usize = self.live.iter().map(|live| live.grant.len_bytes).sum();
         assert_eq!((stats.allocated_bytes, stats.live_blocks), (live, self.live.len()));
-        assert_eq!(stats.reserved_bytes, self.driver.device_bytes());
+        let (segments, reserved) = self.memory.segments_of(PoolId::DEFAULT);
+        let spans: u64 = segments.iter().map(|addresses| addresses.end - addresses.start).sum();
+        assert_eq!((stats.reserved_bytes, spans as usize), (reserved, self.driver.device_bytes()));
+        assert!(self.zones == Zones::Behind || spans as usize == reserved);
         assert_eq!((stats.peak_allocated_bytes, stats.peak_reserved_bytes), self.peaks);
         assert!(self.limit.is_none_or(|limit| stats.reserved_bytes <= limit));
         for past in self.past.iter().filter(|past| !self.done(past.used)) {
@@ -370,8 +387,9 @@ proptest! {
     fn no_block_is_reused_before_its_uses_are_over(
         steps in prop::collection::vec(step(), 1..80),
         limit in prop::option::of(prop::sample::select(vec![2_usize << 20, 24 << 20, 48 << 20])),
+        zones in prop::sample::select(vec![Zones::None, Zones::Behind]),
     ) {
-        let mut world = World::new(limit);
+        let mut world = World::new(limit, zones);
         for step in &steps {
             world.step(step);
         }

@@ -44,6 +44,7 @@ mod segments;
 use super::blocks::{Block, Blocks, Class, NONE, State, unite};
 use super::recent::Recent;
 use super::stats::Served;
+use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
@@ -52,8 +53,8 @@ use warpline_driver::DevicePtr;
 
 /// The unit of which all lengths and addresses are multiples.
 pub(super) const UNIT_BYTES: usize = 512;
-/// The maximum length of a small block.
-const SMALL_BYTES: usize = 1 << 20;
+/// The maximum length of a small block. Large ones are longer.
+pub(super) const SMALL_BYTES: usize = 1 << 20;
 /// The maximum length of a block that shares a segment with others.
 const MIDDLE_BYTES: usize = 10 << 20;
 const SMALL_SEGMENT_BYTES: usize = 2 << 20;
@@ -173,9 +174,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(zones: Zones) -> Self {
         Pool {
-            blocks: Blocks::new(),
+            blocks: Blocks::new(zones),
             recent: Recent::new(),
             shelf: BTreeSet::new(),
             waits: Vec::new(),

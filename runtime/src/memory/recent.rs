@@ -118,10 +118,11 @@ impl Recent {
 mod tests {
     use super::super::blocks::Class;
     use super::super::pool::PoolId;
+    use super::super::zones::Zones;
     use super::*;
 
     fn blocks(count: usize) -> Blocks {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::new(Zones::None);
         for at in 0..count {
             blocks.add_segment(at as u64 * 512, 512, Class::Small, PoolId::DEFAULT);
         }

@@ -40,9 +40,10 @@ pub struct MemorySnapshot {
 pub struct MemorySegment {
     /// The address on the device.
     pub address: u64,
-    /// The length in bytes.
+    /// The length in bytes: that of all blocks together.
     pub len_bytes: usize,
-    /// The blocks by address. They tile the segment without gaps.
+    /// The blocks by address. On a CPU device, unused addresses lie behind each block, which no
+    /// length counts. Otherwise blocks follow each other without gaps.
     pub blocks: Vec<MemoryBlock>,
 }
 

@@ -11,24 +11,12 @@ use crate::sync_mode::SyncMode;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use warpline_cpu::{
-    BackendOptions, CompileCuda, CpuBackend, DeviceOptions, FaultPlan, KernelChecks, KernelForm,
-    KernelOptions, Schedule,
-};
+use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, KernelOptions, Schedule};
 #[cfg(feature = "cuda")]
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
 use warpline_driver::WakeUp;
 use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result};
-
-/// The compiler of CUDA C++ for CPU devices.
-#[cfg(feature = "cuda")]
-const COMPILE: Option<CompileCuda> = Some(warpline_cuda::compile_for_cpu);
-#[cfg(not(feature = "cuda"))]
-const COMPILE: Option<CompileCuda> = None;
-
-/// The gap between allocations of CPU devices that check kernels.
-const GAP_BYTES: usize = 256;
 
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
@@ -36,7 +24,7 @@ const GAP_BYTES: usize = 256;
 pub struct RuntimeBuilder {
     pub(super) cpu_devices: u32,
     workers: Option<usize>,
-    kernel_threads: Option<usize>,
+    pub(super) kernel_threads: Option<usize>,
     pub(super) kernels: KernelOptions,
     pub(super) schedule: Schedule,
     pub(super) order: OrderMode,
@@ -78,7 +66,7 @@ impl Default for RuntimeBuilder {
             cpu_devices: 1,
             workers: None,
             kernel_threads: None,
-            kernels: KernelOptions { compile: COMPILE, ..KernelOptions::default() },
+            kernels: super::kernels::defaults(),
             schedule: Schedule::Threads,
             order: OrderMode::Deny,
             sync: SyncMode::Off,
@@ -120,45 +108,6 @@ impl RuntimeBuilder {
     /// the number of cores.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
-        self
-    }
-
-    /// Sets the number of threads among which a kernel of a CPU device may divide large work, such
-    /// as a product of large matrices. The default is the number of cores.
-    ///
-    /// One of them is the worker that runs the kernel. The others belong to a pool that all CPU
-    /// devices of the runtime share. The pool starts with the first kernel that is large enough.
-    /// Results have the same bits for any number.
-    ///
-    /// With [`Schedule::Seeded`] each kernel runs on the thread that polls.
-    pub fn kernel_threads(mut self, threads: usize) -> Self {
-        self.kernel_threads = Some(threads);
-        self
-    }
-
-    /// Sets the code that CPU devices run of kernels that have both a CPU form, the twin, and
-    /// device code; [`KernelForm::Twin`] by default. A kernel without a twin runs its device code
-    /// always.
-    ///
-    /// # Errors
-    /// `InvalidArgument` from [`build`](Self::build) for another form than `Twin`, if warpline was
-    /// built without its feature `ptx`.
-    pub fn kernel_form(mut self, form: KernelForm) -> Self {
-        self.kernels.form = form;
-        self
-    }
-
-    /// Sets the checks of device code that CPU devices run; none by default.
-    ///
-    /// With any of them, CPU devices leave at least 256 bytes between allocations. A kernel that
-    /// overruns one operand by a few elements then never touches another operand of its launch, so
-    /// that the overrun is reported. An allocation takes up to 512 bytes more.
-    ///
-    /// # Errors
-    /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built
-    /// without its feature `ptx`.
-    pub fn kernel_checks(mut self, checks: KernelChecks) -> Self {
-        self.kernels.checks = checks;
         self
     }
 
@@ -417,16 +366,6 @@ impl RuntimeBuilder {
         }
     }
 
-    fn refuse_missing_feature(&self) -> Result<()> {
-        let KernelOptions { form, checks, .. } = self.kernels;
-        if cfg!(feature = "ptx") || (form == KernelForm::Twin && checks == KernelChecks::default()) {
-            return Ok(());
-        }
-        let text = "a runtime cannot be built: kernel_form or kernel_checks asks for device code on CPU devices, and \
-                    warpline was built without its feature ptx; build with that feature";
-        Err(Error::new(ErrorKind::InvalidArgument, text))
-    }
-
     /// Builds the runtime. It starts threads only when there is work.
     ///
     /// # Errors
@@ -450,10 +389,8 @@ impl RuntimeBuilder {
             schedule: self.schedule,
             ..BackendOptions::default()
         });
-        let is_checked = self.kernels.checks != KernelChecks::default();
-        let memory = MemoryOptions { gap_bytes: if is_checked { GAP_BYTES } else { 0 }, ..self.memory };
         let device = |driver, health| {
-            let device = DeviceShared::new(shared.clone(), driver, health, memory)?;
+            let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
             if let Some(nth) = self.refuse_allocation {
                 device.memory.refuse_allocation(nth);
             }

@@ -22,7 +22,7 @@ impl RuntimeBuilder {
     /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
     /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
     /// | `WARPLINE_KERNELS` | `twin`, `ptx`, `both` | [`kernel_form`](Self::kernel_form) |
-    /// | `WARPLINE_CHECK_KERNELS` | `races`, `init`, `sync`, with commas | [`kernel_checks`](Self::kernel_checks) |
+    /// | `WARPLINE_CHECK_KERNELS` | `races`, `init`, `sync`, `no-bounds`, with commas | [`kernel_checks`](Self::kernel_checks), [`without_kernel_bounds`](Self::without_kernel_bounds) |
     /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
     /// | `WARPLINE_COMPLETION` | `word`, `event` | `event`: `complete_by_events` of CUDA devices |
     ///
@@ -61,9 +61,11 @@ impl RuntimeBuilder {
         })?;
         let form = &mut builder.kernels.form;
         set(&variable, "WARPLINE_KERNELS", "twin, ptx or both", form, |text| text.parse().ok())?;
-        let (several, checks) =
-            ("races, init or sync, or several of them between commas", &mut builder.kernels.checks);
-        set(&variable, "WARPLINE_CHECK_KERNELS", several, checks, |text| text.parse().ok())?;
+        let several = "races, init, sync or no-bounds, or several of them between commas";
+        let kernels = builder.kernels;
+        set(&variable, "WARPLINE_CHECK_KERNELS", several, &mut builder.kernels, |text| {
+            kernels.with_checks(text)
+        })?;
         #[cfg(feature = "cuda")]
         {
             let wake_up = "low-power, balanced or low-latency";
@@ -117,6 +119,14 @@ mod tests {
         assert_eq!(with("WARPLINE_KERNELS", "ptx").unwrap().kernels.form, KernelForm::Ptx);
         let checks = with("WARPLINE_CHECK_KERNELS", "races,sync").unwrap().kernels.checks;
         assert_eq!(checks, KernelChecks { races: true, init: false, sync: true });
+        let bounds_and_checks = |text: &str| {
+            let kernels = with("WARPLINE_CHECK_KERNELS", text).unwrap().kernels;
+            (!kernels.without_bounds, kernels.checks)
+        };
+        assert_eq!(bounds_and_checks(""), (true, KernelChecks::default()));
+        assert_eq!(bounds_and_checks("races,init,sync"), (true, KernelChecks::ALL));
+        assert_eq!(bounds_and_checks("no-bounds"), (false, KernelChecks::default()));
+        assert_eq!(bounds_and_checks("races, no-bounds,init,sync"), (false, KernelChecks::ALL));
         #[cfg(feature = "cuda")]
         {
             let wake_up = with("WARPLINE_WAKE_UP", "low-latency").unwrap().cuda.wake_up;
@@ -136,12 +146,11 @@ mod tests {
         says("WARPLINE_SYNC", "on", "WARPLINE_SYNC is \"on\"; expected off, warn or error");
         says("WARPLINE_SCHEDULE", "seed:1", "WARPLINE_SCHEDULE is \"seed:1\"; expected threads or seeded:N");
         says("WARPLINE_KERNELS", "cpu", "WARPLINE_KERNELS is \"cpu\"; expected twin, ptx or both");
-        let several = "expected races, init or sync, or several of them between commas";
-        says(
-            "WARPLINE_CHECK_KERNELS",
-            "races,all",
-            &format!("WARPLINE_CHECK_KERNELS is \"races,all\"; {several}"),
-        );
+        for words in ["races,all", "bounds", "no-bounds,", "nobounds", "no-races"] {
+            let expected = "expected races, init, sync or no-bounds, or several of them between commas";
+            let text = format!("WARPLINE_CHECK_KERNELS is \"{words}\"; {expected}");
+            says("WARPLINE_CHECK_KERNELS", words, &text);
+        }
         for devices in ["0", "two"] {
             let text =
                 format!("WARPLINE_CPU_DEVICES is \"{devices}\"; expected a number of devices, 1 or more");

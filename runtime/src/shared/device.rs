@@ -4,7 +4,7 @@
 use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream, launch_blocking};
 use crate::generator::Generator;
-use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool};
+use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool, Zones};
 use crate::order::Use;
 use parking_lot::Mutex;
 use std::fmt;
@@ -53,14 +53,14 @@ impl DeviceShared {
         options: MemoryOptions,
     ) -> Result<Arc<Self>> {
         let limit = options.limit_of(&*driver)?;
-        let gap_bytes = if matches!(driver.id(), DeviceId::Cpu(_)) { options.gap_bytes } else { 0 };
+        let zones = if let DeviceId::Cpu(_) = driver.id() { Zones::Behind } else { Zones::None };
         if driver.runs_in_turns() {
             runtime.takes_turns_of(&driver);
         }
         Ok(Arc::new(DeviceShared {
             id: driver.id(),
             runtime,
-            memory: DeviceMemory::new(driver.clone(), limit).with_gaps(gap_bytes),
+            memory: DeviceMemory::new(driver.clone(), limit, zones),
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),

@@ -2,7 +2,8 @@
 //!
 //! # Rules
 //! 1. A kernel touches its operands alone, and writes only those that its declaration says it
-//!    writes. That is the promise on which the order check rests, so each access is checked.
+//!    writes. That is the promise on which the order check rests, so each access is checked, unless
+//!    the program has switched the bounds off (`KernelOptions::without_bounds`).
 //! 2. Blocks run on the threads that twins use ([`TwinThreads`]), if there are enough threads of
 //!    the kernel to be worth it. With a seeded schedule they run on the polling thread, in an order
 //!    that is drawn from the seed.
@@ -80,9 +81,15 @@ impl Launching<'_> {
         if self.health.fault().is_some() {
             stop.store(true, Ordering::Relaxed);
         }
-        let (host, memory) = (ptx::Host { run: &run, stop: &stop }, ptx::Memory::Regions(regions));
+        let memory = match kernels.options.without_bounds {
+            false => ptx::Memory::Regions(regions),
+            true => ptx::Memory::Unchecked(regions),
+        };
+        let host = ptx::Host { run: &run, stop: &stop };
         // SAFETY: launch_on needs regions that are valid for their access until it returns, and
-        // that other code accesses by atomic operations alone. The caller promises more.
+        // that other code accesses by atomic operations alone. The caller promises more. Without
+        // bounds, the code that switched them off promises that the kernel touches these regions
+        // alone (`KernelOptions::without_bounds`).
         let outcome = unsafe { code.launch_on(host, &config, &packed(operands), memory) };
         kernels.running.end(&stop);
         match outcome {

@@ -100,7 +100,7 @@ pub(crate) struct Regions {
     space: Option<Arc<dyn AddressSpace>>,
     /// The workspace of a cooperative launch.
     workspace: Option<Workspace>,
-    /// True if nothing is checked.
+    /// True if a launch may touch any memory of the process.
     is_unchecked: bool,
 }
 
@@ -114,8 +114,9 @@ impl Regions {
         Regions { regions, space: Some(space), ..Regions::default() }
     }
 
-    pub(crate) fn unchecked() -> Self {
-        Regions { is_unchecked: true, ..Regions::default() }
+    /// Returns these regions and all other memory of the process.
+    pub(crate) fn unchecked(regions: Vec<Region>) -> Self {
+        Regions { regions, is_unchecked: true, ..Regions::default() }
     }
 
     /// Adds the workspace of a cooperative launch. It has no name in reports, since the source of a

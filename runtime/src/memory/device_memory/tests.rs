@@ -49,7 +49,7 @@ fn at(stream: StreamId, ticket: u64) -> Use {
 
 fn memory(total: usize) -> (Arc<TestDriver>, DeviceMemory) {
     let driver = TestDriver::new(total);
-    (driver.clone(), DeviceMemory::new(driver, None))
+    (driver.clone(), DeviceMemory::new(driver, None, Zones::None))
 }
 
 #[track_caller]
@@ -239,7 +239,7 @@ fn a_grant_given_back_unused_is_as_unfinished_as_before() {
 #[test]
 fn a_tight_limit_is_served_with_a_segment_of_the_very_size() {
     let driver = TestDriver::new(usize::MAX);
-    let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(3 * MIB)));
+    let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(3 * MIB)), Zones::None);
     get(&memory, 2 * MIB, A, &nothing());
     get(&memory, MIB, A, &nothing());
     assert_eq!((driver.device_bytes(), memory.stats().segments), (3 * MIB, 2));
@@ -274,7 +274,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
 #[test]
 fn the_limit_is_named_when_it_is_what_is_missing_and_no_length_overflows() {
     let limit = Some(MemoryLimit::of_bytes(8 * MIB));
-    let memory = DeviceMemory::new(TestDriver::new(usize::MAX), limit);
+    let memory = DeviceMemory::new(TestDriver::new(usize::MAX), limit, Zones::None);
     let text = |len: usize| memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err().to_string();
     assert!(text(9 * MIB).starts_with(
         "cpu:0 is out of memory: 9.0 MiB asked, 8.0 MiB free of the limit of 8.0 MiB (0 B in use"
@@ -282,6 +282,39 @@ fn the_limit_is_named_when_it_is_what_is_missing_and_no_length_overflows() {
     for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize / 2] {
         assert!(text(len).contains("out of memory"));
     }
+}
+
+#[test]
+fn zones_lie_behind_blocks_and_count_nowhere() {
+    let driver = TestDriver::new(usize::MAX);
+    let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(22 * MIB)), Zones::Behind);
+    let small = [1, 4096, 0, MIB - 4608].map(|len| get(&memory, len, A, &nothing()));
+    let offsets = small.map(|grant| (grant.ptr.0 - small[0].ptr.0) as usize);
+    assert_eq!(offsets, [0, 2 * 512, 2 * 4608, 2 * 5120]);
+    let large = [3 * MIB / 2, 2 * MIB].map(|len| get(&memory, len, A, &nothing()));
+    assert_eq!((large[1].ptr.0 - large[0].ptr.0) as usize, 3 * MIB / 2 + 64 * KIB);
+    let stats = memory.stats();
+    assert_eq!((stats.reserved_bytes, stats.allocated_bytes), (22 * MIB, MIB + 512 + 7 * MIB / 2));
+    assert_eq!(driver.device_bytes(), 4 * MIB + 20 * MIB + 20 * 64 * KIB);
+}
+
+#[test]
+fn a_graph_gets_a_segment_whose_zones_are_those_of_its_blocks() {
+    let driver = TestDriver::new(usize::MAX);
+    let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(4 * MIB)), Zones::Behind);
+    // The limit has no room for a segment of 20 MiB, so this one is as long as one of small blocks.
+    let large = get(&memory, 2 * MIB, A, &nothing());
+    memory.free(large.block, &[]);
+    let pool = memory.new_pool();
+    let small = memory.alloc_in(pool, 1, A, &nothing(), Site::here(&"test")).unwrap();
+    assert_ne!(small.ptr, large.ptr);
+    let (segments, bytes) = memory.segments_of(pool);
+    let addresses = small.ptr.0..small.ptr.0 + 4 * MIB as u64;
+    assert_eq!((segments.as_slice(), bytes), (std::slice::from_ref(&addresses), 2 * MIB));
+    memory.free(small.block, &[]);
+    memory.dissolve(pool);
+    let again = memory.alloc_in(memory.new_pool(), 1, A, &nothing(), Site::here(&"test")).unwrap();
+    assert_eq!((again.ptr, driver.calls()), (small.ptr, 2));
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Pool {
         let mut segments: Vec<_> = self
             .blocks
             .segments()
-            .map(|&Segment { address, len, first }| MemorySegment {
+            .map(|&Segment { address, len, first, .. }| MemorySegment {
                 address,
                 len_bytes: len,
                 blocks: self.blocks.along(first).map(describe).collect(),

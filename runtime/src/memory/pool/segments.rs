@@ -3,7 +3,6 @@
 use super::{Place, Pool, PoolId};
 use crate::memory::blocks::{NONE, Segment, State};
 use crate::order::Use;
-use warpline_driver::DevicePtr;
 
 impl Pool {
     /// Forgets free segments of the default pool whose every use has finished, until they amount to
@@ -32,14 +31,15 @@ impl Pool {
     }
 
     /// Like [`give_back`](Self::give_back), for one segment of `len` bytes that a graph's pool
-    /// begins with.
+    /// begins with. Its zones are those of `span` bytes, which differ with the class of its blocks.
     pub(in crate::memory) fn give_up(
         &mut self,
         len: usize,
+        span: usize,
         finished: &impl Fn(Use) -> bool,
     ) -> Option<Segment> {
         self.spill(|_| true);
-        let segment = self.idle(finished).find(|segment| segment.len == len)?;
+        let segment = self.idle(finished).find(|segment| (segment.len, segment.span) == (len, span))?;
         self.forget(&segment);
         Some(segment)
     }
@@ -67,10 +67,9 @@ impl Pool {
         self.reserved -= segment.len;
     }
 
-    /// Returns the addresses and lengths of the segments of `pool`.
-    pub(in crate::memory) fn segments_of(&self, pool: PoolId) -> Vec<(DevicePtr, usize)> {
-        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
-        of_it.map(|segment| (DevicePtr(segment.address), segment.len)).collect()
+    /// Returns the segments of `pool`.
+    pub(in crate::memory) fn segments_of(&self, pool: PoolId) -> impl Iterator<Item = &Segment> {
+        self.blocks.segments().filter(move |segment| self.blocks[segment.first].pool == pool)
     }
 
     /// Forgets the uses of the blocks of `pool`: they were recorded, and nothing has run.
@@ -91,7 +90,6 @@ impl Pool {
     }
 
     fn blocks_of(&self, pool: PoolId) -> Vec<u32> {
-        let of_it = self.blocks.segments().filter(|segment| self.blocks[segment.first].pool == pool);
-        of_it.flat_map(|segment| self.blocks.along(segment.first)).collect()
+        self.segments_of(pool).flat_map(|segment| self.blocks.along(segment.first)).collect()
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct Areas {
 
 impl Areas {
     pub(super) fn new(regions: &Regions, races: bool, init: bool) -> Self {
+        let is_open = regions.is_open();
         let mut sorted: Vec<Region> = regions.list().to_vec();
         sorted.sort_by_key(|region| region.start);
         let mut areas: Vec<Area> = Vec::new();
@@ -47,7 +48,9 @@ impl Areas {
                 after += 1;
             }
             let members = &sorted[first..after];
-            let words = match races && members.iter().any(|region| region.is_writable) {
+            // Where bounds are not checked, a launch may write what it should only read.
+            let is_watched = races && (is_open || members.iter().any(|region| region.is_writable));
+            let words = match is_watched {
                 true => Words::new((end - start).div_ceil(4) as usize),
                 false => Words::default(),
             };
@@ -61,7 +64,7 @@ impl Areas {
             areas.push(Area { start, end, words, defined });
             first = after;
         }
-        Areas { areas, last: 0, regions: sorted, is_open: regions.is_open(), races }
+        Areas { areas, last: 0, regions: sorted, is_open, races }
     }
 
     /// Returns the area of an address. Memory that no region declares becomes an area when it is
