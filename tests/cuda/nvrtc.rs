@@ -4,9 +4,9 @@
 
 use crate::support::software::in_child;
 use crate::support::{refusal, says};
-use warpline::KernelForm;
 use warpline::prelude::*;
 use warpline::testing::check_cuda;
+use warpline::{KernelChecks, KernelForm};
 
 warpline::kernel! {
     /// y ← 2·x for `n` elements.
@@ -62,6 +62,25 @@ warpline::kernel! {
     unsafe fn unguarded(x: &mut [f32]) {
         descriptor: UNGUARDED,
         cuda: "extern \"C\" __global__ void unguarded(float* x) {\n    x[blockIdx.x * blockDim.x + threadIdx.x] *= 2;\n}",
+    }
+
+    /// Uses headers of CUDA: numbers of 16 bits, and a barrier of all blocks.
+    unsafe fn with_headers(x: &mut [half::f16]) {
+        descriptor: WITH_HEADERS,
+        cuda: "#include <cooperative_groups.h>
+#include <cuda_fp16.h>
+extern \"C\" __global__ void with_headers(__half* x) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    __half other = x[n - 1 - i];
+    cooperative_groups::this_grid().sync();
+    x[i] = __hadd(other, __float2half(1));
+}",
+    }
+
+    /// Includes a header that does not exist.
+    unsafe fn without_header(x: &mut [f32]) {
+        descriptor: WITHOUT_HEADER,
+        cuda: "#include <no_such_header.h>\nextern \"C\" __global__ void without_header(float* x) {}",
     }
 
     unsafe fn on_the_cpu_alone(write y: &mut [f32]) { descriptor: ON_THE_CPU_ALONE, cpu: |_| () }
@@ -160,6 +179,23 @@ fn cuda_source_runs_on_a_cpu_device_and_reports_name_its_lines() {
     ];
     says(&error, ErrorKind::Fault, &parts);
     says(&error, ErrorKind::Fault, &["which is element 100 of x, and it has 100 elements; mend the index"]);
+}
+
+#[test]
+#[ignore = "needs NVRTC and CUDA's headers, where WARPLINE_NVRTC says"]
+fn cuda_source_includes_the_headers_of_cuda() {
+    check_cuda(&WITH_HEADERS).unwrap();
+    let parts = ["without_header: NVRTC returned", "no_such_header.h", "CUDA's headers were looked up in /"];
+    says(&check_cuda(&WITHOUT_HEADER).unwrap_err(), ErrorKind::InvalidArgument, &parts);
+    let runtime = Runtime::builder().kernel_checks(KernelChecks::ALL).build().unwrap();
+    let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+    let x: Vec<_> = (0..256u16).map(|x| half::f16::from_f32(x.into())).collect();
+    let expected: Vec<_> = x.iter().rev().map(|x| half::f16::from_f32(x.to_f32() + 1.0)).collect();
+    let buffer = stream.alloc::<half::f16>(256).unwrap();
+    drop(stream.write(&buffer, &x));
+    let config = LaunchConfig::linear(4, 64).cooperatively();
+    drop(stream.launch(with_headers(&buffer), config));
+    assert_eq!(stream.read(&buffer).blocking_wait().unwrap(), expected);
 }
 
 #[test]

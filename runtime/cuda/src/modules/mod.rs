@@ -2,6 +2,7 @@
 
 pub(crate) mod functions;
 pub(crate) mod handles;
+mod headers;
 pub(crate) mod library;
 pub(crate) mod nvrtc;
 pub(crate) mod requirements;

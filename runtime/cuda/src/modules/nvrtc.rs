@@ -5,6 +5,7 @@
 //! that the driver does not load. `WARPLINE_NVRTC` names a file to try first, whose version is not
 //! compared with the driver's.
 
+use super::headers;
 use super::requirements::capability;
 use crate::api::driver_version;
 use crate::context::Context;
@@ -39,6 +40,8 @@ struct Nvrtc {
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
     /// The version in the driver's format: 13010 is 13.1.
     version: c_int,
+    /// The folder of the headers that sources may include.
+    headers: Option<PathBuf>,
     _library: Library,
 }
 
@@ -118,6 +121,7 @@ impl Nvrtc {
         let code = unsafe { get_version(&raw mut major, &raw mut minor) };
         Ok(Nvrtc {
             version: checked_version(code, major, minor, path)?,
+            headers: headers::folder(get_version as *const c_void),
             create: function!(b"nvrtcCreateProgram\0"),
             compile: function!(b"nvrtcCompileProgram\0"),
             ptx_size: function!(b"nvrtcGetPTXSize\0"),
@@ -171,9 +175,14 @@ impl Nvrtc {
 
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
     fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
-        let arch = CString::new(format!("--gpu-architecture=compute_{arch}")).expect("text without NUL");
-        let options = [arch.as_ptr(), c"--generate-line-info".as_ptr()];
-        let options = &options[..if lines == Lines::Named { 2 } else { 1 }];
+        let mut options = vec![format!("--gpu-architecture=compute_{arch}")];
+        if lines == Lines::Named {
+            options.push("--generate-line-info".to_owned());
+        }
+        options.extend(self.headers.iter().map(|folder| format!("--include-path={}", folder.display())));
+        let options: Vec<_> =
+            options.into_iter().map(|option| CString::new(option).expect("text without NUL")).collect();
+        let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let text = CString::new(source).map_err(|_| "its CUDA C++ contains a NUL byte".to_owned())?;
         let file = CString::new(format!("{name}.cu")).expect("an identifier");
         let mut program = std::ptr::null_mut();
@@ -197,7 +206,9 @@ impl Nvrtc {
             Ok(self.text(program, self.ptx_size, self.ptx))
         } else {
             let log = self.text(program, self.log_size, self.log);
-            Err(format!("NVRTC returned {}:\n{}", self.error(compiled), log.trim_end()))
+            let remedy = headers::remedy(&log, self.headers.as_deref());
+            let remedy = remedy.map_or_else(String::new, |remedy| format!("\n{remedy}"));
+            Err(format!("NVRTC returned {}:\n{}{remedy}", self.error(compiled), log.trim_end()))
         };
         // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
         unsafe { (self.destroy)(&raw mut program) };
