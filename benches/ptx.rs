@@ -144,7 +144,7 @@ fn main() {
             axpy.compare_checks(&table, &format!("axpy, {size} elements"), options.rounds(9));
         }
     }
-    for (n, rounds) in [(256, 15), (512, 7)] {
+    for (n, rounds) in [(256, 15), (512, 7), (1024, 3)] {
         let operands = [n, n, n].map(Argument::size).into_iter();
         let operands = operands.chain([Argument::word(0), Argument::word(0)]);
         let matrices = [false, false, true].map(|is_written| Argument::slice(elements(n * n), is_written));

@@ -109,11 +109,13 @@ pub fn check_cuda(kernel: &'static Kernel) -> Result<()> {
 /// Runs `pipeline` once for each seed, each time on `cpu:0` of a new runtime whose schedule is
 /// drawn from the seed.
 ///
+/// `WARPLINE_KERNELS` and `WARPLINE_CHECK_KERNELS` apply, and no other variable does.
 /// A single-threaded executor runs the pipeline; detached work is drained at its end. The [module
 /// docs](self) list the things it can wait for. Use [`for_each_seed_on`] for more devices or
 /// another order mode, and [`for_each_seed_tokio`] for code that needs tokio's tasks and timers.
 ///
 /// # Panics
+/// If one of the variables has another value than those that it may have.
 /// If the pipeline panics, fails, waits for an event that cannot happen, leaves the device failed,
 /// or detaches a host function that panics. The seed and the interleaving are printed to standard
 /// error first.
@@ -122,7 +124,12 @@ where
     F: FnMut(Device) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    for_each_seed_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
+    for_each_seed_on(from_variables(), seeds, |devices| pipeline(devices[0].clone()));
+}
+
+/// Returns the builder of a runtime for each seed.
+fn from_variables() -> RuntimeBuilder {
+    RuntimeBuilder::with_kernels_from_env().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Like [`for_each_seed`], with runtimes made by `builder`, whose schedule is replaced. The

@@ -82,6 +82,7 @@ contract! {
         let (a, b) = (stream.alloc::<u32>(256)?, stream.alloc::<u32>(256)?);
         drop(stream.fill(&a, 1));
         drop(stream.fill(&b, 0));
+        assert!(device.properties().cooperative_launch);
         let config = LaunchConfig::linear(4, 64).cooperatively();
         for _ in 0..2 {
             drop(stream.launch(grid_groups(&a, &b, 4), config));

@@ -296,6 +296,22 @@ fn checks_from_the_environment_apply_to_launches() {
 }
 
 /// Runs [`follow`] without the call's `reads`, and returns the number that it has found.
+#[test]
+fn checks_from_the_environment_apply_to_each_seed() {
+    in_child(&[("WARPLINE_CHECK_KERNELS", "init")], || {
+        let outcome = std::panic::catch_unwind(|| {
+            warpline::testing::for_each_seed([1], |device| async move {
+                let stream = device.new_stream()?;
+                let x = stream.alloc::<u32>(64)?;
+                stream.launch(half(&x), LaunchConfig::linear(1, 32)).await
+            });
+        });
+        let panic = outcome.unwrap_err();
+        let why = panic.downcast_ref::<String>().expect("the panic has a text");
+        assert!(why.contains("no thread has written element 32 of x"), "{why}");
+    });
+}
+
 fn follow_undeclared(stream: &Stream) -> warpline::Result<u32> {
     let (from, to) = (stream.alloc::<u32>(1)?, stream.alloc::<u32>(1)?);
     stream.fill(&from, 7).queued()?;

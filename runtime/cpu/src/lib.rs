@@ -50,7 +50,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use warpline_driver::kernel::Kernel;
+use warpline_driver::kernel::{Kernel, LaunchConfig};
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{
     Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverGraph, DriverStream, Error,
@@ -186,6 +186,10 @@ unsafe impl Driver for CpuDriver {
         let mut properties = DeviceProperties::unknown(format!("{}, on the host's processor", self.0.id));
         properties.multiprocessors = cores as u32;
         properties.total_bytes = self.0.memory.total_bytes();
+        if cfg!(feature = "ptx") {
+            properties.shared_bytes_per_block = LaunchConfig::MAX_SHARED_BYTES;
+            properties.cooperative_launch = true;
+        }
         properties
     }
 

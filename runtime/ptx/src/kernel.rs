@@ -209,6 +209,10 @@ pub enum Memory {
     Unchecked(Vec<Region>),
 }
 
+/// The most threads of a block. CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability": the same for all GPUs.
+const MOST_THREADS: u64 = 1024;
+
 impl Kernel {
     /// Returns the name.
     pub fn name(&self) -> &str {
@@ -235,7 +239,8 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, or if `params` is too short.
+    /// If the grid or the block has no threads, if the block has more than 1 024, or if `params` is
+    /// too short.
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
@@ -282,6 +287,14 @@ impl Kernel {
             "{}: grid {:?} and block {:?} need at least one thread in each direction",
             self.name(),
             config.grid,
+            config.block
+        );
+        let threads = config.block.iter().fold(1, |threads: u64, n| threads.saturating_mul((*n).into()));
+        assert!(
+            threads <= MOST_THREADS,
+            "{}: block {:?} has {threads} threads, and at most {MOST_THREADS} are allowed; use more and \
+             smaller blocks",
+            self.name(),
             config.block
         );
         let mut words = vec![0u64; params.len().div_ceil(8)];

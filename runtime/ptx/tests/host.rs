@@ -83,3 +83,11 @@ fn blocks_that_wait_for_many_later_ones_end_without_a_cooperative_launch() {
     // SAFETY: the kernel touches its own variable alone.
     unsafe { kernel.launch(&Config::linear(200, 1), &[], Memory::Regions(vec![])) }.unwrap();
 }
+
+#[test]
+#[should_panic(expected = "main: block [32, 33, 1] has 1056 threads, and at most 1024 are allowed; use more")]
+fn a_block_of_too_many_threads_is_refused() {
+    let config = Config { block: [32, 33, 1], ..Config::linear(1, 1) };
+    // SAFETY: the kernel touches no memory.
+    _ = unsafe { kernel("").launch(&config, &[], Memory::Regions(vec![])) };
+}

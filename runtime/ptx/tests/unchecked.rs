@@ -83,3 +83,33 @@ fn undefined_regions_are_known_where_bounds_are_not_checked() {
     let fault = failed("");
     assert!(matches!(fault.kind, FaultKind::NotWritten { element: 0, .. }), "{fault}");
 }
+
+#[test]
+fn generic_addresses_of_shared_memory_are_watched_as_such() {
+    let run = |between: &str| {
+        let text = format!(
+            ".version 8.0 .target sm_70 .address_size 64
+            .shared .align 4 .b8 s[256];
+            .visible .entry main() {{
+                .reg .b32 %t, %r; .reg .b64 %s, %own;
+                mov.u64 %s, s; cvta.shared.u64 %s, %s;
+                mov.u32 %t, %tid.x; mad.wide.u32 %own, %t, 4, %s;
+                st.u32 [%own], %t;
+                {between}
+                xor.b32 %t, %t, 63; mad.wide.u32 %own, %t, 4, %s;
+                ld.u32 %r, [%own];
+                bar.sync 0;
+                st.u32 [%own], %r;
+                ret;
+            }}"
+        );
+        let kernel = Module::new(text).unwrap().kernel("main").unwrap();
+        let config = Config { checks: Checks::ALL, ..Config::linear(1, 64) };
+        // SAFETY: the kernel touches shared memory alone.
+        unsafe { kernel.launch(&config, &[], Memory::Unchecked(Vec::new())) }
+    };
+    run("bar.sync 0;").unwrap();
+    let fault = run("").unwrap_err();
+    // The second warp has not written its words, or its write races.
+    assert!(matches!(fault.kind, FaultKind::Uninitialised { .. } | FaultKind::Race(_)), "{fault}");
+}

@@ -47,6 +47,16 @@ impl RuntimeBuilder {
         Self::from_variables(|name| std::env::var_os(name))
     }
 
+    /// Returns the default settings, with those of kernels from the environment.
+    ///
+    /// # Errors
+    /// The errors of [`from_env`](Self::from_env).
+    pub(crate) fn with_kernels_from_env() -> Result<Self> {
+        let mut builder = Self::default();
+        builder.kernels = Self::from_env()?.kernels;
+        Ok(builder)
+    }
+
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let mut builder = Self::default();
         let order = "deny, warn, wait or off";

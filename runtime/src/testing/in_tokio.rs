@@ -8,7 +8,7 @@
 //! 3. When no op can run either, tokio moves its paused clock to the next timer. One timer is the
 //!    runner's own, a day ahead: if it is reached, nothing else can happen.
 
-use super::{run_each, stuck};
+use super::{from_variables, run_each, stuck};
 use crate::runtime::{Runtime, RuntimeBuilder};
 use crate::shared::Device;
 use std::future::{Future, poll_fn};
@@ -66,7 +66,7 @@ where
     F: FnMut(Device) -> Fut,
     Fut: Future<Output = Result<()>>,
 {
-    for_each_seed_tokio_on(Runtime::builder(), seeds, |devices| pipeline(devices[0].clone()));
+    for_each_seed_tokio_on(from_variables(), seeds, |devices| pipeline(devices[0].clone()));
 }
 
 /// Like [`for_each_seed_tokio`], with runtimes made by `builder`, whose schedule is replaced. The

@@ -9,12 +9,22 @@ use std::path::{Path, PathBuf};
 /// A header that each of these folders has.
 const ONE: &str = "cuda_fp16.h";
 
-/// Returns the folder of the headers that belong to a library, which has a function at `function`.
-pub(super) fn folder(function: *const c_void) -> Option<PathBuf> {
+/// Returns the folders of the headers that belong to a library, which has a function at `function`.
+pub(super) fn folders(function: *const c_void) -> Vec<PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let homes = homes.chain([PathBuf::from("/usr/local/cuda")]);
     let library = file_of(function);
-    candidates(library.as_deref(), homes).find(|folder| folder.join(ONE).is_file())
+    let Some(main) = candidates(library.as_deref(), homes).find(|folder| folder.join(ONE).is_file()) else {
+        return Vec::new();
+    };
+    // Other Python packages have the rest: `crt/mma.h` and the library for C++.
+    let packages = main.parent().and_then(Path::parent).map(Path::to_owned);
+    let mut folders = vec![main];
+    for package in ["cuda_nvcc", "cuda_cccl"] {
+        let beside = packages.as_ref().map(|packages| packages.join(package).join("include"));
+        folders.extend(beside.filter(|folder| folder.is_dir()));
+    }
+    folders
 }
 
 fn candidates(library: Option<&Path>, homes: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
@@ -50,13 +60,14 @@ fn file_of(_: *const c_void) -> Option<PathBuf> {
 }
 
 /// Returns the way to install the headers, if a message of NVRTC says that it lacks one.
-pub(super) fn remedy(log: &str, folder: Option<&Path>) -> Option<String> {
+pub(super) fn remedy(log: &str, folders: &[PathBuf]) -> Option<String> {
     if !log.contains("open source file") {
         return None;
     }
-    Some(match folder {
-        Some(folder) => format!("CUDA's headers were looked up in {}", folder.display()),
-        None => "CUDA's headers were not found; install those of NVRTC's release (pip install \
+    let paths: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    Some(match paths.len() {
+        1.. => format!("CUDA's headers were looked up in {}", paths.join(" and ")),
+        0 => "CUDA's headers were not found; install those of NVRTC's release (pip install \
                  nvidia-cuda-runtime-cu12, or a CUDA toolkit), or set CUDA_HOME to the toolkit"
             .to_owned(),
     })

@@ -40,8 +40,8 @@ struct Nvrtc {
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
     /// The version in the driver's format: 13010 is 13.1.
     version: c_int,
-    /// The folder of the headers that sources may include.
-    headers: Option<PathBuf>,
+    /// The folders of the headers that sources may include.
+    headers: Vec<PathBuf>,
     _library: Library,
 }
 
@@ -121,7 +121,7 @@ impl Nvrtc {
         let code = unsafe { get_version(&raw mut major, &raw mut minor) };
         Ok(Nvrtc {
             version: checked_version(code, major, minor, path)?,
-            headers: headers::folder(get_version as *const c_void),
+            headers: headers::folders(get_version as *const c_void),
             create: function!(b"nvrtcCreateProgram\0"),
             compile: function!(b"nvrtcCompileProgram\0"),
             ptx_size: function!(b"nvrtcGetPTXSize\0"),
@@ -206,7 +206,7 @@ impl Nvrtc {
             Ok(self.text(program, self.ptx_size, self.ptx))
         } else {
             let log = self.text(program, self.log_size, self.log);
-            let remedy = headers::remedy(&log, self.headers.as_deref());
+            let remedy = headers::remedy(&log, &self.headers);
             let remedy = remedy.map_or_else(String::new, |remedy| format!("\n{remedy}"));
             Err(format!("NVRTC returned {}:\n{}{remedy}", self.error(compiled), log.trim_end()))
         };

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The grid, the blocks and the dynamic shared memory of a launch. On the CPU device a kernel runs
-/// once, whatever the configuration.
+/// The grid, the blocks and the dynamic shared memory of a launch. The CPU form of a kernel runs
+/// once for each launch, whatever the configuration.
 ///
 /// # Examples
 /// ```
@@ -34,6 +34,11 @@ pub struct LaunchConfig {
 impl LaunchConfig {
     /// Threads per block of [`for_elements`](Self::for_elements).
     pub const BLOCK: u32 = 256;
+
+    /// The most bytes of dynamic shared memory per block that any GPU has: those of compute
+    /// capability 9.0 and 10.0. CUDA C++ Programming Guide, "Technical Specifications per Compute
+    /// Capability".
+    pub const MAX_SHARED_BYTES: u32 = 227 << 10;
 
     // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": the same for
     // 5.0 and later.
@@ -94,6 +99,7 @@ impl LaunchConfig {
         if within(self.grid, Self::MAX_GRID)
             && within(self.block, Self::MAX_BLOCK)
             && block_threads <= Self::MAX_BLOCK_THREADS
+            && self.shared_bytes <= Self::MAX_SHARED_BYTES
             && self.cluster.is_none_or(|cluster| self.fits(cluster))
         {
             return Ok(());
@@ -129,6 +135,16 @@ impl LaunchConfig {
         }
         let (block, most) = (self.block, Self::MAX_BLOCK_THREADS);
         let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+        let (bytes, most_bytes) = (self.shared_bytes, Self::MAX_SHARED_BYTES);
+        if bytes > most_bytes {
+            return Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "{kernel}: {bytes} bytes of dynamic shared memory a block were requested, and no GPU has \
+                     more than {most_bytes}; request less"
+                ),
+            );
+        }
         if let Some(cluster) = self.cluster.filter(|_| threads <= most) {
             return Error::new(
                 ErrorKind::InvalidArgument,
@@ -188,5 +204,16 @@ mod tests {
         );
         assert!(refusal(LaunchConfig::new([1, 1, 1], [1, 1, 65])).contains("has 65 in z, expected 1 to 64"));
         LaunchConfig::new([1, 1, 1], [32, 32, 1]).with_shared_bytes(48 << 10).check("saxpy").unwrap();
+    }
+
+    #[test]
+    fn more_shared_memory_than_any_gpu_has_is_refused() {
+        let config = |bytes| LaunchConfig::linear(1, 32).with_shared_bytes(bytes);
+        config(227 << 10).check("saxpy").unwrap();
+        assert_eq!(
+            refusal(config((227 << 10) + 1)),
+            "saxpy: 232449 bytes of dynamic shared memory a block were requested, and no GPU has more than \
+             232448; request less"
+        );
     }
 }

@@ -7,6 +7,7 @@
 
 use super::access::{Base, Window, addresses};
 use super::context::Context;
+use super::effect::Effect;
 use super::memory::{Access, Element};
 use super::op::{Flow, Op};
 use super::registers::{LANES, Mask, for_each_lane};
@@ -91,6 +92,12 @@ pub(crate) fn issue(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_
     let Some(to) = addresses(lanes, &to, mask, context, bytes, Access::Write) else {
         return Flow::Fault;
     };
+    if let Some(checker) = context.checker
+        && let Some((lane, kind)) =
+            checker.borrow_mut().part(lanes, &Op::new(issue), (mask, &to), bytes, Effect::Later, context)
+    {
+        return lanes.fail(lane, kind);
+    }
     let read = lanes.registers.get::<u32>(op.c).map(|read| u64::from(read).min(bytes));
     let starts = lanes.registers.get::<u64>(op.b);
     let mut from = [0; LANES];
@@ -133,7 +140,8 @@ pub(crate) fn wait_all(lanes: &mut Lanes, _: &Op, mask: Mask, context: &Context<
     wait(lanes, mask, None, context)
 }
 
-/// Runs copies that are due. For the checks, a copy is a read and a write when it runs.
+/// Runs copies that are due. For the checks, a copy is a read and a write when it runs. It may write
+/// as soon as it is issued, so it is compared with earlier accesses then.
 fn wait(lanes: &mut Lanes, mask: Mask, kept: Option<u32>, context: &Context<'_>) -> Flow {
     let mut copies = std::mem::take(&mut lanes.copies);
     let mut failure = None;
@@ -146,11 +154,11 @@ fn wait(lanes: &mut Lanes, mask: Mask, kept: Option<u32>, context: &Context<'_>)
             left &= !lane;
             let read = copy.read[lane.trailing_zeros() as usize];
             if read > 0 {
-                failure = checker.part(lanes, &any, (lane, &copy.from), read, Access::Read, context);
+                failure = checker.part(lanes, &any, (lane, &copy.from), read, Effect::Load, context);
             }
         }
         if due != 0 && failure.is_none() {
-            failure = checker.part(lanes, &any, (due, &copy.to), copy.bytes, Access::Write, context);
+            failure = checker.part(lanes, &any, (due, &copy.to), copy.bytes, Effect::Part, context);
         }
     });
     lanes.copies = copies;

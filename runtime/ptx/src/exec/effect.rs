@@ -11,6 +11,8 @@ pub(crate) enum Effect {
     Store(Moved, bool),
     /// A store that is a part of what an instruction does.
     Part(Moved),
+    /// A store that a later instruction makes. It may happen from here on.
+    Later(Moved),
     /// Accesses that the instruction tells the checks of while it runs.
     Parts,
     /// `atom` and `red`. The flag is true if it returns the old value.

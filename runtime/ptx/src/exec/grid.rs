@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 /// The number of ops that a block runs before others have their turn.
-const BLOCK_TURN: u64 = 1 << 20;
+const BLOCK_TURN: u64 = 1 << 16;
 const COOPERATIVE_TURN: u64 = 1 << 14;
 /// The number of started blocks at first, unless a launch is cooperative.
 const STARTED: usize = 64;

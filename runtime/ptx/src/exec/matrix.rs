@@ -15,6 +15,7 @@
 use super::access::{Base, addresses};
 use super::checks::Checker;
 use super::context::Context;
+use super::effect::Effect;
 use super::memory::{Access, Element as Memory};
 use super::op::{Flow, Op, Row};
 use super::registers::{LANES, Mask, for_each_lane};
@@ -252,8 +253,9 @@ fn access_elements(
         return false;
     };
     let bytes = u64::from(bits / 8);
+    let effect = if access == Access::Read { Effect::Load } else { Effect::Part };
     let check = |checker: &RefCell<Checker>| {
-        checker.borrow_mut().part(lanes, &op, (mask, &found), bytes, access, context)
+        checker.borrow_mut().part(lanes, &op, (mask, &found), bytes, effect, context)
     };
     if let Some((lane, kind)) = context.checker.and_then(check) {
         lanes.fail(lane, kind);

@@ -83,6 +83,19 @@ fn rules() -> Vec<Rule> {
         format!("{own}\nbar.sync 0;\n{far}\nst.shared.u32 [%word], 99;\nret;"),
         format!("{own}\nbar.sync 0;\n{far}\nbar.sync 0;\nst.shared.u32 [%word], 99;\nret;"),
     ));
+    let copied =
+        "cp.async.ca.shared.global [%word], [%own], 4;\nbar.sync 0;\ncp.async.wait_all;\nbar.sync 0;\nret;";
+    rules.push(rule(
+        "a copy may write as soon as it is issued",
+        1,
+        SameBlock,
+        format!("{far}\n{copied}"),
+        format!("{far}\nbar.sync 0;\n{copied}"),
+    ));
+    let byte_of = |offset: &str| {
+        format!("cvt.u64.u32 %rd1, {offset};\nadd.u64 %rd1, %data, %rd1;\nst.global.u8 [%rd1+1], %b;\nret;")
+    };
+    rules.push(rule("bytes of a word differ", 2, TwoBlocks, byte_of("0"), byte_of("%b")));
     let hand_over = |first: &str, second: &str| {
         format!(
             "setp.lt.u32 %p1, %t, 32;\n@!%p1 bra TAKE;\n{first}\nret;\nTAKE:\nbar.sync 3, 64;\n{second}\nret;"

@@ -8,7 +8,7 @@ use super::shadow::Words;
 /// The bytes of an area of memory that no region declares.
 const CHUNK: u64 = 1 << 16;
 
-/// Regions that share bytes, or a chunk of other memory.
+/// Regions that share 16 aligned bytes, or a chunk of other memory.
 #[derive(Debug)]
 pub(super) struct Area {
     /// A multiple of 16.
@@ -40,10 +40,10 @@ impl Areas {
         let mut areas: Vec<Area> = Vec::new();
         let mut first = 0;
         while first < sorted.len() {
-            // Regions that overlap share an area.
+            // Regions that share bytes share an area, and so do those that share 16 aligned ones.
             let start = sorted[first].start / 16 * 16;
             let (mut end, mut after) = (sorted[first].start + sorted[first].len_bytes, first + 1);
-            while after < sorted.len() && sorted[after].start < end {
+            while after < sorted.len() && sorted[after].start / 16 * 16 < end {
                 end = end.max(sorted[after].start + sorted[after].len_bytes);
                 after += 1;
             }
@@ -120,5 +120,25 @@ impl Areas {
             let element = (first - from) / u64::from(region.element_bytes.max(1));
             Some((region, element, count))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_in_one_word_of_records_have_one_area() {
+        let region = |name: &str, start| Region { is_writable: true, ..Region::new(name, start, 12, 4) };
+        let y = Region { is_undefined: true, ..region("y", 0x100c) };
+        let regions = Regions::new(vec![region("x", 0x1000), y, region("z", 0x1020)]);
+        let mut areas = Areas::new(&regions, true, true);
+        let mut of = |address| areas.of(address).map(|area| (area.start, area.end)).unwrap();
+        assert_eq!([0x1008, 0x100c, 0x1017].map(&mut of), [(0x1000, 0x1018); 3]);
+        assert_eq!(of(0x1020), (0x1020, 0x102c));
+        let defined = areas.of(0x1000).unwrap().defined.as_ref().unwrap();
+        assert_eq!((defined.are_set(0, 12), defined.of(12, 4)), (true, 0));
+        let (region, element, bytes) = areas.unwritten().unwrap();
+        assert_eq!((region.name.as_str(), element, bytes), ("y", 0, 12));
     }
 }

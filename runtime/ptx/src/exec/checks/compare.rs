@@ -68,8 +68,11 @@ impl Known<'_> {
     fn undefined(&mut self, now: &Now<'_, '_>, mask: Mask, loads: &Loads) -> Option<(usize, u64, Problem)> {
         let defined = self.defined.as_deref_mut()?;
         let bytes = now.moved.all_bytes();
-        let reads = !matches!(now.effect, Effect::Store(..) | Effect::Part(_));
-        let writes = !matches!(now.effect, Effect::Load(_));
+        let reads = !matches!(now.effect, Effect::Store(..) | Effect::Part(_) | Effect::Later(_));
+        let writes = !matches!(now.effect, Effect::Load(_) | Effect::Later(_));
+        if !reads && !writes {
+            return None;
+        }
         let mut found = None;
         if !reads && now.is_contiguous(mask) {
             defined.set_all(now.of[0] - self.start, now.of[0] - self.start + LANES as u64 * bytes);
@@ -137,7 +140,11 @@ impl Known<'_> {
                             || !read.is_strong() && loads.may_be_unused(read.place(), now.context.launch)
                     };
                     let is_silent = |earlier| now.is_silent(mask, lane, earlier, by, number);
-                    self.words.write(at + number, by, is_before, is_silent, is_harmless)
+                    let race = self.words.racing(at + number, by, is_before, is_silent, is_harmless);
+                    if race.is_none() && !matches!(now.effect, Effect::Later(_)) {
+                        self.words.note_write(at + number, by);
+                    }
+                    race
                 };
                 if let Some((earlier, is_write)) = race {
                     return Some((lane, place(), Problem::Race { earlier, is_write }));
@@ -174,7 +181,7 @@ impl Now<'_, '_> {
         let start = self.of[lane] / 4 * 4 + 4 * word as u64;
         let is_same_instruction = self.is_same_instruction(mask, lane, earlier);
         let other = earlier.thread().number as usize % LANES;
-        (0..4).filter(|byte| earlier.bytes() & by.bytes() >> byte & 1 == 1).all(|byte| {
+        (0..4).filter(|byte| (earlier.bytes() & by.bytes()) >> byte & 1 == 1).all(|byte| {
             let address = start + byte;
             let at = (address - self.of[lane]) as usize;
             let new = stored(self.lanes, self.op, lane, moved, is_wide)[at];

@@ -38,6 +38,7 @@ mod areas;
 mod bits;
 mod compare;
 mod order;
+mod records;
 pub(crate) mod report;
 mod shadow;
 mod whole;
@@ -261,6 +262,8 @@ impl Checker {
                 let (start, words) = (context.shared, &mut block.shared);
                 weak.note(&mut Known { start, words, defined, is_own: true })
             }
+            // Where bounds are not checked, runs may be those of the block's memory.
+            Window::Generic if runs.starts.iter().any(|at| own(lanes, context, *at).is_some()) => false,
             Window::Global | Window::Generic => {
                 let Some(area) = self.areas.of(from).filter(|area| to <= area.end) else { return false };
                 let (start, words, defined) = (area.start, &mut area.words, area.defined.as_mut());
@@ -278,14 +281,11 @@ impl Checker {
         op: &Op,
         (mask, of): (Mask, &[u64; LANES]),
         bytes: u64,
-        access: Access,
+        effect: fn(Moved) -> Effect,
         context: &Context<'_>,
     ) -> Option<Failure> {
         let moved = Moved { bytes: bytes as u8, elements: 1, is_strong: false, releases: None };
-        let effect = match access {
-            Access::Read => Effect::Load(moved),
-            Access::Write => Effect::Part(moved),
-        };
+        let effect = effect(moved);
         let (warp, block) = (lanes.first_thread as usize / LANES, self.block.as_ref()?.clocks.block);
         let now = Now { lanes, op, place: self.place, effect, moved, context, block, warp, of };
         self.access(&now, mask)
@@ -382,22 +382,35 @@ impl Checker {
 
     /// Returns the memory that has an address, and where that ends.
     fn target(&mut self, now: &Now<'_, '_>, address: u64) -> Option<(Target, u64)> {
-        let (shared, shared_end) =
-            (now.context.shared, now.context.shared + u64::from(now.context.launch.shared_bytes));
-        let local = now.lanes.local_of(0);
-        let local_end = local + LANES as u64 * now.lanes.local_stride;
+        let (shared, local) = (shared_end(now.context), local_end(now.lanes));
         match now.op.window {
-            Window::Shared => return Some((Target::Shared, shared_end)),
-            Window::Local | Window::Frame => return Some((Target::Local, local_end)),
+            Window::Shared => return Some((Target::Shared, shared)),
+            Window::Local | Window::Frame => return Some((Target::Local, local)),
             Window::Param => return None,
-            Window::Generic if shared <= address && address < shared_end => {
-                return Some((Target::Shared, shared_end));
+            Window::Generic => {
+                if let Some(own) = own(now.lanes, now.context, address) {
+                    return Some(own);
+                }
             }
-            Window::Generic if local <= address && address < local_end => {
-                return Some((Target::Local, local_end));
-            }
-            Window::Global | Window::Generic => {}
+            Window::Global => {}
         }
         Some((Target::Global, self.areas.of(address)?.end))
     }
+}
+
+fn shared_end(context: &Context<'_>) -> u64 {
+    context.shared + u64::from(context.launch.shared_bytes)
+}
+
+fn local_end(lanes: &Lanes) -> u64 {
+    lanes.local_of(0) + LANES as u64 * lanes.local_stride
+}
+
+/// Returns the memory of the block or the warp that has an address, and where that ends.
+fn own(lanes: &Lanes, context: &Context<'_>, address: u64) -> Option<(Target, u64)> {
+    let (shared, local) = (shared_end(context), local_end(lanes));
+    if context.shared <= address && address < shared {
+        return Some((Target::Shared, shared));
+    }
+    (lanes.local_of(0) <= address && address < local).then_some((Target::Local, local))
 }

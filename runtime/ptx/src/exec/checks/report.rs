@@ -166,9 +166,12 @@ impl fmt::Display for Race {
             ),
             Relation::SameWarp => write!(
                 f,
-                "separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory"
+                "separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory; use \
+                 atomic operations if both threads update it"
             ),
-            Relation::SameBlock => write!(f, "separate them by __syncthreads()"),
+            Relation::SameBlock => {
+                write!(f, "separate them by __syncthreads(); use atomic operations if both threads update it")
+            }
             Relation::TwoBlocks => write!(
                 f,
                 "use atomic operations, or let the first block call __threadfence() and then set a flag that \

@@ -1,7 +1,8 @@
 //! The records of each word of memory for the check of races.
 
 use super::order::{Thread, Time};
-use bytemuck::{Zeroable, zeroed_vec};
+use super::records::Records;
+use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// An access that a word remembers. All zeros mean none.
@@ -75,6 +76,17 @@ impl Record {
         self.block == other.block && (self.rest ^ other.rest) & (0x3ff << 4) == 0
     }
 
+    /// Replaces the last read of a word by one that follows, and the other one where needed.
+    #[inline(always)]
+    fn follow(&mut self, other: &mut Record, by: Record) {
+        let is_of_thread = self.is_of_thread(by);
+        let stays = is_of_thread | (self.bytes() == 0) | (other.bytes() != 0) & self.is_of_warp(by);
+        *other = if stays { *other } else { *self };
+        // Reads of one thread at one time count as one.
+        let bytes = if is_of_thread & (self.time == by.time) { self.bytes() } else { 0 };
+        *self = Record { rest: by.rest | bytes, ..by };
+    }
+
     /// Returns whether the accesses touch the same bytes, and not both of them are strong.
     #[inline(always)]
     fn may_race(self, other: Record) -> bool {
@@ -86,18 +98,17 @@ impl Record {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Words {
     /// The last write.
-    writes: Vec<Record>,
-    /// Two reads since: the last one, and one of another thread, of another warp if there was one.
-    /// Nothing looks at them before the first read, so memory that is only written needs no pages
-    /// for them.
-    reads: Vec<[Record; 2]>,
-    has_reads: bool,
+    writes: Records,
+    /// The last read since. There are none before the first read.
+    reads: Records,
+    /// Another read since, of another thread, of another warp if there was one. There are none
+    /// before a word has two.
+    others: Records,
 }
 
 impl Words {
     pub(super) fn new(len: usize) -> Self {
-        // Memory that the system has zeroed: pages that no access touches cost nothing.
-        Words { writes: zeroed_vec(len), reads: zeroed_vec(len), has_reads: false }
+        Words { writes: Records::new(len), ..Words::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -122,19 +133,26 @@ impl Words {
 
     /// Notes a read.
     #[inline(always)]
-    pub(super) fn note_read(&mut self, at: usize, by: Record) {
-        self.has_reads = true;
-        let [last, other] = &mut self.reads[at];
-        if last.is_of_thread(by) {
-            // Reads of one thread at one time count as one.
-            let bytes = if last.time == by.time { last.bytes() } else { 0 };
-            *last = Record { rest: by.rest | bytes, ..by };
+    fn note_read(&mut self, at: usize, by: Record) {
+        if self.reads.is_empty() {
+            self.reads = Records::new(self.writes.len());
+        }
+        let last = &mut self.reads[at];
+        if last.bytes() != 0 && !last.is_of_thread(by) && self.others.is_empty() {
+            self.others = Records::new(self.writes.len());
+        }
+        last.follow(self.others.get_mut(at).unwrap_or(&mut Record::default()), by);
+    }
+
+    /// Notes a read of each of some words.
+    #[inline(always)]
+    pub(super) fn note_reads(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
+        if self.others.is_empty() {
+            words.enumerate().for_each(|(word, at)| self.note_read(at, by(word)));
             return;
         }
-        if last.bytes() != 0 && (other.bytes() == 0 || !last.is_of_warp(by)) {
-            *other = *last;
-        }
-        *last = by;
+        let reads = self.reads[words.clone()].iter_mut().zip(&mut self.others[words]);
+        reads.enumerate().for_each(|(word, (last, other))| last.follow(other, by(word)));
     }
 
     /// Returns the last writes of some words.
@@ -143,46 +161,40 @@ impl Words {
         &self.writes[words]
     }
 
-    /// Returns the reads of some words since their last writes. None if no word has one.
+    /// Returns the last reads of some words, and the other ones. Empty if no word has one.
     #[inline(always)]
-    pub(super) fn reads(&self, words: Range<usize>) -> &[[Record; 2]] {
-        if self.has_reads { &self.reads[words] } else { &[] }
+    pub(super) fn reads(&self, words: Range<usize>) -> [&[Record]; 2] {
+        [&self.reads, &self.others]
+            .map(|records| if records.is_empty() { &[] } else { &records[words.clone()] })
     }
 
-    /// Notes a write of a whole word.
+    /// Notes a write.
     #[inline(always)]
     pub(super) fn note_write(&mut self, at: usize, by: Record) {
-        if self.has_reads {
-            self.reads[at].iter_mut().for_each(|read| read.rest &= !0xf);
+        for read in [self.reads.get_mut(at), self.others.get_mut(at)].into_iter().flatten() {
+            read.rest &= !by.bytes();
         }
         self.writes[at] = by;
     }
 
-    /// Returns an access that a write races with, if there is one, and notes the write.
+    /// Returns an access that a write races with, if there is one, and whether that is a write.
     /// `is_silent` returns whether a write leaves the word as the earlier one left it, and
     /// `is_harmless` whether a read does not race.
     #[inline(always)]
-    pub(super) fn write(
-        &mut self,
+    pub(super) fn racing(
+        &self,
         at: usize,
         by: Record,
         is_before: impl Fn(Record) -> bool,
         is_silent: impl Fn(Record) -> bool,
         is_harmless: impl Fn(Record) -> bool,
     ) -> Option<(Record, bool)> {
-        let write = &mut self.writes[at];
-        if write.may_race(by) && !is_before(*write) && !is_silent(*write) {
-            return Some((*write, true));
+        let write = self.writes[at];
+        if write.may_race(by) && !is_before(write) && !is_silent(write) {
+            return Some((write, true));
         }
-        if self.has_reads {
-            for read in &mut self.reads[at] {
-                if read.may_race(by) && !is_harmless(*read) {
-                    return Some((*read, false));
-                }
-                read.rest &= !by.bytes();
-            }
-        }
-        *write = by;
-        None
+        let reads = [self.reads.get(at), self.others.get(at)].into_iter().flatten();
+        let racing = |read: &&Record| read.may_race(by) && !is_harmless(**read);
+        reads.into_iter().find(racing).map(|read| (*read, false))
     }
 }

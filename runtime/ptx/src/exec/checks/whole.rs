@@ -91,10 +91,10 @@ impl Weak {
         for (at, write) in known.words.writes(words.clone()).iter().enumerate() {
             all &= is_before(*write, self.of_word(run, at));
         }
-        if !self.is_load {
-            for (at, [last, other]) in known.words.reads(words.clone()).iter().enumerate() {
-                let by = self.of_word(run, at);
-                all &= is_before(*last, by) & is_before(*other, by);
+        let reads = known.words.reads(words.clone()).into_iter().filter(|_| !self.is_load);
+        for reads in reads {
+            for (at, read) in reads.iter().enumerate() {
+                all &= is_before(*read, self.of_word(run, at));
             }
         }
         all
@@ -106,10 +106,10 @@ impl Weak {
             // After the second lane, each one replaces the one before.
             for lane in [0, 1, RUN - 1] {
                 let by = self.by.at(run * RUN + lane, 0xf);
-                words.clone().for_each(|at| known.note_read(at, by));
+                known.note_reads(words.clone(), |_| by);
             }
         } else if self.is_load {
-            words.enumerate().for_each(|(word, at)| known.note_read(at, self.of_word(run, word)));
+            known.note_reads(words, |word| self.of_word(run, word));
         } else {
             words.enumerate().for_each(|(word, at)| known.note_write(at, self.of_word(run, word)));
         }

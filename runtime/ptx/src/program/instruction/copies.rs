@@ -19,14 +19,11 @@ impl<'m> Lowering<'m> {
         instruction: &'m Instruction<'m>,
     ) -> Result<(), LowerError> {
         let operands = &instruction.operands;
+        self.this.line.effect = Effect::Parts;
         match op.parts.get(1).copied() {
             Some("commit_group") => self.plain(copies::commit),
-            Some("wait_all") => {
-                self.this.line.effect = Effect::Parts;
-                self.plain(copies::wait_all)
-            }
+            Some("wait_all") => self.plain(copies::wait_all),
             Some("wait_group") => {
-                self.this.line.effect = Effect::Parts;
                 let extra = self.number(operands, 0)?;
                 self.emit(Op { extra, ..Op::new(copies::wait_group) });
                 Ok(())

@@ -70,7 +70,11 @@ fn lane_by_lane(
         for at in first..first + len {
             is_fine &= match step.is_load {
                 true => words.read(at, by, is_before).is_none(),
-                false => words.write(at, by, is_before, |_| false, is_before).is_none(),
+                false => {
+                    let race = words.racing(at, by, is_before, |_| false, is_before);
+                    words.note_write(at, by);
+                    race.is_none()
+                }
             };
         }
     }
