@@ -15,8 +15,8 @@ pub(super) struct Sort {
 }
 
 /// Device memory. The runtime takes 4 MiB at a time for its small blocks and the unused addresses
-/// between them. Huge pages would fill these with memory, and so would pages that contain the end of
-/// one block and the start of the next.
+/// between them. Huge pages would fill these with memory, and so would pages that contain the end
+/// of one block and the start of the next.
 pub(super) const DEVICE: Sort = Sort { align: PAGE_BYTES, large_bytes: (4 << 20) + 1 };
 /// Host memory.
 pub(super) const HOST: Sort = Sort { align: PAGE_BYTES, large_bytes: 4 << 20 };

@@ -203,9 +203,9 @@ pub enum Memory {
     Regions(Vec<Region>),
     /// All memory of an address space. Each other access is a fault.
     Space(Arc<dyn AddressSpace>),
-    /// Any memory of the process: bounds are not checked, and neither are writes to regions that are
-    /// not writable. The [`Checks`] that the launch asks for know these regions, as they would with
-    /// [`Memory::Regions`]. Of other memory, only races are reported, without a name.
+    /// Any memory of the process: bounds are not checked, and neither are writes to regions that
+    /// are not writable. The [`Checks`] that the launch asks for know these regions, as they would
+    /// with [`Memory::Regions`]. Of other memory, only races are reported, without a name.
     Unchecked(Vec<Region>),
 }
 
@@ -239,8 +239,8 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, if the block has more than 1 024, or if `params` is
-    /// too short.
+    /// If the grid or the block has no threads, if the block has more than 1 024, or if `params`
+    /// is too short.
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the

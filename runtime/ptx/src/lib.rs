@@ -44,8 +44,8 @@
 //!
 //! # Checks
 //! Alignment, masks of lanes and deadlocks are always checked, and so are bounds, except with
-//! [`Memory::Unchecked`]. A launch may also ask for [`Checks`]: of races, of undefined bytes and of
-//! barriers. Then one thread of the host runs it.
+//! [`Memory::Unchecked`]. A launch may also ask for [`Checks`]: of races, of undefined bytes and
+//! of barriers. Then one thread of the host runs it.
 //!
 //! # Modules
 //! In this order they explain each other:

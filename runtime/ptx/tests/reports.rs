@@ -2,8 +2,8 @@
 
 use warpline_ptx::{Config, Memory, Module, Region};
 
-/// Runs one thread of a body, with the operand `x` of 16 words, and returns the printed text or the
-/// fault behind the name of the thread. `%x` is the address of the operand.
+/// Runs one thread of a body, with the operand `x` of 16 words, and returns the printed text or
+/// the fault behind the name of the thread. `%x` is the address of the operand.
 fn run(before: &str, body: &str) -> Result<String, String> {
     let text = format!(
         ".version 8.0 .target sm_70 .address_size 64

@@ -5,8 +5,8 @@ use warpline_ptx::{Checks, Config, Fault, FaultKind, Memory, Module, Place, Regi
 /// The words of the array, of which the operand `x` has the first half.
 const WORDS: u64 = 8;
 
-/// Runs a body in two blocks of four threads. `%own` is the address of a word of the array, another
-/// one for each thread, and `%last` that of the last word of it. Returns the array.
+/// Runs a body in two blocks of four threads. `%own` is the address of a word of the array,
+/// another one for each thread, and `%last` that of the last word of it. Returns the array.
 fn run(
     body: &str,
     checks: Checks,

@@ -12,8 +12,8 @@
 //! 2. The address of a block depends on its offset alone. So blocks are cut and joined as without
 //!    zones, in any order. A joined block lies where its left part did, and its bytes follow each
 //!    other: it has more addresses than it needs.
-//! 3. Lengths, limits and statistics count no zones. The driver allocates them, but nothing touches
-//!    them, so the system keeps no memory for them.
+//! 3. Lengths, limits and statistics count no zones. The driver allocates them, but nothing
+//!    touches them, so the system keeps no memory for them.
 //! 4. The zone behind a small block is as long as the block: the smallest is one unit, and
 //!    addresses are multiples of it. That behind a large block is 64 KiB for each MiB.
 #![forbid(unsafe_code)]

@@ -51,6 +51,7 @@ impl RuntimeBuilder {
     ///
     /// # Errors
     /// The errors of [`from_env`](Self::from_env).
+    #[cfg(feature = "test-util")]
     pub(crate) fn with_kernels_from_env() -> Result<Self> {
         let mut builder = Self::default();
         builder.kernels = Self::from_env()?.kernels;

@@ -22,7 +22,8 @@ impl RuntimeBuilder {
     /// devices of the runtime share. The pool starts with the first kernel that is large enough.
     /// Results have the same bits for any number.
     ///
-    /// With [`Schedule::Seeded`](crate::Schedule::Seeded) each kernel runs on the thread that polls.
+    /// With [`Schedule::Seeded`](crate::Schedule::Seeded) each kernel runs on the thread that
+    /// polls.
     pub fn kernel_threads(mut self, threads: usize) -> Self {
         self.kernel_threads = Some(threads);
         self
@@ -50,8 +51,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Lets device code that CPU devices run touch any memory of the process. By default, each of its
-    /// accesses must lie in its operands, in the memory that the call declares by
+    /// Lets device code that CPU devices run touch any memory of the process. By default, each of
+    /// its accesses must lie in its operands, in the memory that the call declares by
     /// [`reads`](crate::kernel::KernelCall::reads) and
     /// [`writes`](crate::kernel::KernelCall::writes), or in its own variables.
     ///
@@ -59,11 +60,12 @@ impl RuntimeBuilder {
     /// - An access elsewhere takes effect in whatever memory of the program is there, or ends the
     ///   process by a signal. The order check does not know of it.
     /// - A write to memory that is declared as read takes effect, too.
-    /// - With [`KernelForm::Both`], such writes stay when the memory gets its old contents back for
-    ///   the twin.
+    /// - With [`KernelForm::Both`], such writes stay when the memory gets its old contents back
+    ///   for the twin.
     ///
-    /// The checks of alignment, masks and barriers stay on, and [`kernel_checks`](Self::kernel_checks)
-    /// watch the operands as before. Races in other memory are reported by address.
+    /// The checks of alignment, masks and barriers stay on, and
+    /// [`kernel_checks`](Self::kernel_checks) watch the operands as before. Races in other memory
+    /// are reported by address.
     ///
     /// `WARPLINE_CHECK_KERNELS=no-bounds` does the same for runtimes that read the environment. To
     /// set it is to make the promise below.
@@ -72,8 +74,8 @@ impl RuntimeBuilder {
     /// Device code that the CPU devices of the runtime run touches only the memory above, and only
     /// as it is declared. The `unsafe` of each [`kernel!`](crate::kernel!) promises this of the
     /// operands. A kernel that follows an address in a scalar also needs callers that pass the
-    /// address of declared memory. On a GPU, a broken promise damages memory of the device. Here it
-    /// may damage any memory of the process.
+    /// address of declared memory. On a GPU, a broken promise damages memory of the device. Here
+    /// it may damage any memory of the process.
     ///
     /// # Errors
     /// `InvalidArgument` from [`build`](Self::build) if warpline was built without its feature

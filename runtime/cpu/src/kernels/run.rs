@@ -2,8 +2,8 @@
 //!
 //! # Rules
 //! 1. A kernel touches its operands alone, and writes only those that its declaration says it
-//!    writes. That is the promise on which the order check rests, so each access is checked, unless
-//!    the program has switched the bounds off (`KernelOptions::without_bounds`).
+//!    writes. That is the promise on which the order check rests, so each access is checked,
+//!    unless the program has switched the bounds off (`KernelOptions::without_bounds`).
 //! 2. Blocks run on the threads that twins use ([`TwinThreads`]), if there are enough threads of
 //!    the kernel to be worth it. With a seeded schedule they run on the polling thread, in an order
 //!    that is drawn from the seed.

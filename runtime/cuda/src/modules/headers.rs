@@ -1,7 +1,8 @@
-//! CUDA's headers, such as `cuda_fp16.h` and `cooperative_groups.h`, for sources that include them.
+//! CUDA's headers, such as `cuda_fp16.h` and `cooperative_groups.h`, for sources that include
+//! them.
 //!
-//! NVRTC carries few headers. A toolkit has the others next to its libraries, and so has the Python
-//! package `nvidia-cuda-runtime-cu12`. Those of NVRTC's own release are preferred.
+//! NVRTC carries few headers. A toolkit has the others next to its libraries, and so has the
+//! Python package `nvidia-cuda-runtime-cu12`. Those of NVRTC's own release are preferred.
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 /// A header that each of these folders has.
 const ONE: &str = "cuda_fp16.h";
 
-/// Returns the folders of the headers that belong to a library, which has a function at `function`.
+/// Returns the folders of the headers that belong to a library, which has a function at
+/// `function`.
 pub(super) fn folders(function: *const c_void) -> Vec<PathBuf> {
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let homes = homes.chain([PathBuf::from("/usr/local/cuda")]);

@@ -140,8 +140,8 @@ pub(crate) fn wait_all(lanes: &mut Lanes, _: &Op, mask: Mask, context: &Context<
     wait(lanes, mask, None, context)
 }
 
-/// Runs copies that are due. For the checks, a copy is a read and a write when it runs. It may write
-/// as soon as it is issued, so it is compared with earlier accesses then.
+/// Runs copies that are due. For the checks, a copy is a read and a write when it runs. It may
+/// write as soon as it is issued, so it is compared with earlier accesses then.
 fn wait(lanes: &mut Lanes, mask: Mask, kept: Option<u32>, context: &Context<'_>) -> Flow {
     let mut copies = std::mem::take(&mut lanes.copies);
     let mut failure = None;

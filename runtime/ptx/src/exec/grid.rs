@@ -31,7 +31,8 @@ const STARTED: usize = 64;
 /// The most started blocks. The H100 has 132 multiprocessors, each with up to 32 blocks (CUDA C++
 /// Programming Guide, "Features and Technical Specifications").
 const MOST_STARTED: usize = 132 * 32;
-/// The most bytes of registers, local and shared memory of started blocks, beyond [`STARTED`] ones.
+/// The most bytes of registers, local and shared memory of started blocks, beyond [`STARTED`]
+/// ones.
 const MOST_STARTED_BYTES: u64 = 256 << 20;
 
 /// A launch that any number of threads may work on.

@@ -119,8 +119,8 @@ impl Regions {
         Regions { regions, is_unchecked: true, ..Regions::default() }
     }
 
-    /// Adds the workspace of a cooperative launch. It has no name in reports, since the source of a
-    /// kernel has none for it.
+    /// Adds the workspace of a cooperative launch. It has no name in reports, since the source of
+    /// a kernel has none for it.
     pub(crate) fn add_workspace(&mut self) {
         self.workspace = Some(Workspace::new());
     }

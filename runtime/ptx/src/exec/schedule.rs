@@ -7,7 +7,8 @@ use super::registers::Mask;
 pub(crate) enum Order {
     /// By their numbers.
     Fixed,
-    /// Drawn from a seed: the order of each round, how long each warp runs, and what `splits` says.
+    /// Drawn from a seed: the order of each round, how long each warp runs, and what `splits`
+    /// says.
     Seeded(u64),
 }
 

@@ -1,20 +1,20 @@
 //! Warps whose lanes are split at random, in launches with a seed.
 //!
 //! # Why
-//! Lanes of a warp need not run together, but rule 1 of `warp` lets them. So code that relies on it,
-//! as a reduction in shared memory without `__syncwarp()`, works in each order of the warps.
+//! Lanes of a warp need not run together, but rule 1 of `warp` lets them. So code that relies on
+//! it, as a reduction in shared memory without `__syncwarp()`, works in each order of the warps.
 //! CUDA C++ Programming Guide, "Independent Thread Scheduling": such code is wrong from Volta on.
 //!
 //! # Rules
-//! 1. A launch with a seed splits the fragment that would run next, at moments that are drawn: some
-//!    of its lanes become a fragment of their own.
+//! 1. A launch with a seed splits the fragment that would run next, at moments that are drawn:
+//!    some of its lanes become a fragment of their own.
 //! 2. For a time, which is drawn too, the warp is **apart**: the fragment that runs next is drawn
 //!    from those that can run, and so is how long it runs. Fragments at the same place are not
 //!    joined. Then the rules of `warp` hold again, and fragments that meet are joined.
-//! 3. Waits hold as ever. Fragments at an instruction for several lanes, such as `shfl.sync`, `mma`
-//!    or `bar.warp.sync`, are joined there, also while the warp is apart. Those that wait at a
-//!    barrier of the block count together. So an instruction that is `.sync` or `.aligned` gets the
-//!    lanes that it needs.
+//! 3. Waits hold as ever. Fragments at an instruction for several lanes, such as `shfl.sync`,
+//!    `mma` or `bar.warp.sync`, are joined there, also while the warp is apart. Those that wait at
+//!    a barrier of the block count together. So an instruction that is `.sync` or `.aligned` gets
+//!    the lanes that it needs.
 //! 4. A text for a target before sm_70 is not split. On such GPUs the lanes of a warp do run
 //!    together, and later ones run such a text by the same rules. Its shuffles and votes may lack
 //!    `.sync`, and do not wait.

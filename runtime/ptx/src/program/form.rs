@@ -74,8 +74,8 @@ pub(super) fn literal_of(ty: &str) -> Literal {
     }
 }
 
-/// Makes the form of an instruction from a function of its values. `rare if` is true for forms that
-/// ordinary kernels hardly use: their loops are slow, and fast to compile.
+/// Makes the form of an instruction from a function of its values. `rare if` is true for forms
+/// that ordinary kernels hardly use: their loops are slow, and fast to compile.
 macro_rules! form {
     (|$($x:ident: $X:ty),+| -> $D:ty $of:block) => {
         form!(rare if false, |$($x: $X),+| -> $D $of)

@@ -125,8 +125,8 @@ fn local_align(module: &Module<'_>) -> u64 {
     aligns.fold(16, u64::max)
 }
 
-/// Returns whether a target, such as `sm_60`, is one before sm_70. On such GPUs the lanes of a warp
-/// run together (CUDA C++ Programming Guide, "Independent Thread Scheduling").
+/// Returns whether a target, such as `sm_60`, is one before sm_70. On such GPUs the lanes of a
+/// warp run together (CUDA C++ Programming Guide, "Independent Thread Scheduling").
 fn is_lockstep(target: &str) -> bool {
     let digits = target.trim_start_matches("sm_");
     let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());

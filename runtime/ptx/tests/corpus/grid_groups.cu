@@ -1,4 +1,4 @@
-// Adds to each element its right neighbour, in rounds that the grid of cooperative groups separates.
+// Adds to each element its right neighbour, in rounds that the barrier of the grid separates.
 #include <cooperative_groups.h>
 
 extern "C" __global__ void grid_groups(unsigned *a, unsigned *b, unsigned rounds)

@@ -302,7 +302,8 @@ fn zones_lie_behind_blocks_and_count_nowhere() {
 fn a_graph_gets_a_segment_whose_zones_are_those_of_its_blocks() {
     let driver = TestDriver::new(usize::MAX);
     let memory = DeviceMemory::new(driver.clone(), Some(MemoryLimit::of_bytes(4 * MIB)), Zones::Behind);
-    // The limit has no room for a segment of 20 MiB, so this one is as long as one of small blocks.
+    // The limit has no room for a segment of 20 MiB, so this one is as long as one of small
+    // blocks.
     let large = get(&memory, 2 * MIB, A, &nothing());
     memory.free(large.block, &[]);
     let pool = memory.new_pool();

@@ -31,7 +31,8 @@ impl Pool {
     }
 
     /// Like [`give_back`](Self::give_back), for one segment of `len` bytes that a graph's pool
-    /// begins with. Its zones are those of `span` bytes, which differ with the class of its blocks.
+    /// begins with. Its zones are those of `span` bytes, which differ with the class of its
+    /// blocks.
     pub(in crate::memory) fn give_up(
         &mut self,
         len: usize,

@@ -76,8 +76,9 @@ impl Weak {
         self.by.at(run * RUN + (word >> shift), 0xf)
     }
 
-    /// Returns whether each earlier access to the words of a run that matters is of the same thread,
-    /// or known by all lanes of the warp, or one of another block to shared memory of its own.
+    /// Returns whether each earlier access to the words of a run that matters is of the same
+    /// thread, or known by all lanes of the warp, or one of another block to shared memory of its
+    /// own.
     #[inline(always)]
     fn is_after(&self, run: usize, words: &Range<usize>, known: &Known<'_>) -> bool {
         let is_before = |earlier: Record, by: Record| {

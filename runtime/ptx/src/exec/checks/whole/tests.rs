@@ -82,8 +82,8 @@ fn lane_by_lane(
 }
 
 proptest! {
-    /// An access is noted as a whole only if none of its lanes may be reported, and then leaves what
-    /// the lanes leave one by one. Otherwise it leaves everything as it was.
+    /// An access is noted as a whole only if none of its lanes may be reported, and then leaves
+    /// what the lanes leave one by one. Otherwise it leaves everything as it was.
     #[test]
     fn a_whole_access_leaves_what_its_lanes_leave(
         steps in prop::collection::vec(step(), 1..40),
