@@ -308,7 +308,7 @@ fn checks_from_the_environment_apply_to_each_seed() {
         });
         let panic = outcome.unwrap_err();
         let why = panic.downcast_ref::<String>().expect("the panic has a text");
-        assert!(why.contains("no thread has written element 32 of x"), "{why}");
+        assert!(why.contains("no thread has written element 1 of x"), "{why}");
     });
 }
 
