@@ -349,14 +349,15 @@ fn a_report_names_both_accesses_and_the_remedy() {
         text(1, far),
         "thread [32, 0, 0] of block [0, 0, 0] (PTX line 26): it writes byte 128 of the shared variable area, \
          which thread [0, 0, 0] of the same block reads (PTX line 27), and nothing orders the two accesses; \
-         separate them by __syncthreads()"
+         separate them by __syncthreads(); use atomic operations if both threads update it"
     );
     let near = "st.shared.u32 [%word], %t;\nld.shared.u32 %r1, [%near];\nret;";
     assert_eq!(
         text(1, near),
         "thread [0, 0, 0] of block [0, 0, 0] (PTX line 27): it reads byte 20 of the shared variable area, \
          which thread [5, 0, 0] of the same warp writes (PTX line 26), and nothing orders the two accesses; \
-         separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory"
+         separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory; use atomic \
+         operations if both threads update it"
     );
     let blocks = "st.global.u32 [%data+8], %b;\nret;";
     assert_eq!(
