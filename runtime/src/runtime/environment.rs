@@ -22,11 +22,14 @@ impl RuntimeBuilder {
     /// | `WARPLINE_SCHEDULE` | `threads`, `seeded:N` | [`schedule`](Self::schedule) |
     /// | `WARPLINE_CPU_DEVICES` | 1 or more | [`cpu_devices`](Self::cpu_devices) |
     /// | `WARPLINE_KERNELS` | `twin`, `ptx`, `both` | [`kernel_form`](Self::kernel_form) |
-    /// | `WARPLINE_CHECK_KERNELS` | `races`, `init`, `sync`, `no-bounds`, with commas | [`kernel_checks`](Self::kernel_checks), [`without_kernel_bounds`](Self::without_kernel_bounds) |
+    /// | `WARPLINE_CHECK_KERNELS` | `races,init,sync,no-bounds` | [checks], [bounds] |
     /// | `WARPLINE_WAKE_UP` | `low-power`, `balanced`, `low-latency` | `wake_up` of CUDA devices |
     /// | `WARPLINE_COMPLETION` | `word`, `event` | `event`: `complete_by_events` of CUDA devices |
     ///
     /// The last two are read in builds with the feature `cuda`.
+    ///
+    /// [checks]: Self::kernel_checks
+    /// [bounds]: Self::without_kernel_bounds
     ///
     /// # Errors
     /// `InvalidArgument` if a variable has another value; the error names the variable, its value

@@ -178,7 +178,7 @@ pub(crate) fn arithmetic() -> Vec<Form> {
     forms.push(same("mad.hi.sat", S32, 3, |x| saturated(((x[0] * x[1]) >> 32) + x[2])));
     forms.push(same("min.relu", S32, 2, |x| x[0].min(x[1]).max(0)));
     forms.push(same("max.relu", S32, 2, |x| x[0].max(x[1]).max(0)));
-    // So NVRTC writes them.
+    // NVRTC writes them in this form.
     let opcode = |opcode: &str, form| Form { opcode: opcode.to_owned(), ..form };
     forms.push(opcode("min.s32.relu", same("min.relu", S32, 2, |x| x[0].min(x[1]).max(0))));
     forms.push(opcode("max.s32.relu", same("max.relu", S32, 2, |x| x[0].max(x[1]).max(0))));

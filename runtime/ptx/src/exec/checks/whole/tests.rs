@@ -41,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-/// The same access, one lane after the other. Returns whether none of them may be reported.
+/// Makes the access one lane after the other. Returns whether none of them may be reported.
 fn lane_by_lane(
     step: &Step,
     by: Record,
