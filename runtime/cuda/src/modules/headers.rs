@@ -19,14 +19,18 @@ pub(super) fn folders(function: *const c_void) -> Vec<PathBuf> {
     let Some(main) = candidates(library.as_deref(), homes).find(|folder| folder.join(ONE).is_file()) else {
         return Vec::new();
     };
-    // Other Python packages have the rest: `crt/mma.h` and the library for C++.
+    let rest = rest(&main).filter(|folder| folder.is_dir()).collect::<Vec<_>>();
+    std::iter::once(main).chain(rest).collect()
+}
+
+/// Returns where the headers may be that [`ONE`]'s folder includes from elsewhere: `crt/mma.h`, and
+/// the library for C++. From CUDA 13 on that library has a folder of its own below `main`. With the
+/// Python packages of CUDA 12, each package has one.
+fn rest(main: &Path) -> impl Iterator<Item = PathBuf> {
     let packages = main.parent().and_then(Path::parent).map(Path::to_owned);
-    let mut folders = vec![main];
-    for package in ["cuda_nvcc", "cuda_cccl"] {
-        let beside = packages.as_ref().map(|packages| packages.join(package).join("include"));
-        folders.extend(beside.filter(|folder| folder.is_dir()));
-    }
-    folders
+    let beside =
+        ["cuda_nvcc", "cuda_cccl"].map(|package| Some(packages.as_ref()?.join(package).join("include")));
+    std::iter::once(main.join("cccl")).chain(beside.into_iter().flatten())
 }
 
 fn candidates(library: Option<&Path>, homes: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
@@ -68,7 +72,12 @@ pub(super) fn remedy(log: &str, folders: &[PathBuf]) -> Option<String> {
     }
     let paths: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
     Some(match paths.len() {
-        1.. => format!("CUDA's headers were looked up in {}", paths.join(" and ")),
+        1.. => format!(
+            "CUDA's headers were looked up in {}; with Python's packages, those of the compiler and of the \
+             library for C++ are in nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12 (from CUDA 13 on \
+             nvidia-cuda-crt and nvidia-cuda-cccl)",
+            paths.join(" and ")
+        ),
         0 => "CUDA's headers were not found; install those of NVRTC's release (pip install \
                  nvidia-cuda-runtime-cu12, or a CUDA toolkit), or set CUDA_HOME to the toolkit"
             .to_owned(),
