@@ -4,16 +4,33 @@
 //! checks the text.
 //!
 //! # Rules
-//! 1. Text that a compiler accepts and that fits the declaration is never refused. An include, a
-//!    macro in the kernel's head, or a construct that this module does not read ends the
-//!    comparison.
+//! 1. Text that a compiler accepts and that fits the declaration is never refused. An include of
+//!    other headers than CUDA's, a macro in the kernel's head, or a construct that this module does
+//!    not read ends the comparison.
 //! 2. Text without the kernel's name, or without the string "C", is refused: a macro would have to
 //!    contain them too.
 //! 3. If every possible head of the kernel can be read, one of them has to be `__global__` and
 //!    `extern "C"`, and have the declared parameters: the same number, with pointers for slices and
-//!    values for scalars. Sizes of values are compared where their types are keywords.
+//!    values for scalars. Sizes of values are compared where their types are keywords. Numbers
+//!    behind pointers are compared where their type is known (`pointee`).
+
+mod pointee;
 
 use super::{Kernel, Param, ParamKind};
+use pointee::Number;
+
+/// Headers of CUDA that a text may include, which leave the kernel's head as it is.
+const HEADERS: [&str; 9] = [
+    "<cuda_fp16.h>",
+    "<cuda_bf16.h>",
+    "<cooperative_groups.h>",
+    "<cooperative_groups/reduce.h>",
+    "<mma.h>",
+    "<math_constants.h>",
+    "<cuda/std/cstdint>",
+    "<cuda_pipeline.h>",
+    "<stdint.h>",
+];
 
 /// Signs of names, includes or quotes that this module does not read: pasting, digraphs, trigraphs,
 /// universal character names and raw strings.
@@ -95,7 +112,8 @@ struct Parameter<'a> {
 /// The way in which an argument is passed.
 #[derive(Clone, Copy)]
 enum Passed {
-    Pointer,
+    /// A pointer, with the type behind it if that is known.
+    Pointer(Option<Number>),
     /// A value of this many bytes.
     Value(usize),
     /// A type with a name of its own, or one whose size is not known.
@@ -105,16 +123,19 @@ enum Passed {
 impl Passed {
     fn fits(self, param: &Param) -> bool {
         match (self, param.kind) {
-            (Passed::Unknown, _) | (Passed::Pointer, ParamKind::Slice { .. }) => true,
+            (Passed::Unknown, _) => true,
+            (Passed::Pointer(number), ParamKind::Slice { element, element_bytes, .. }) => {
+                number.is_none_or(|number| number.fits(element, element_bytes))
+            }
             (Passed::Value(size), ParamKind::Scalar { bytes, .. }) => size == bytes,
             _ => false,
         }
     }
 
-    /// Reads the way from the tokens of a parameter.
-    fn of(tokens: &[Token<'_>]) -> Self {
+    /// Reads the way from the tokens of a parameter of a text.
+    fn of(tokens: &[Token<'_>], code: &Code<'_>) -> Self {
         if tokens.iter().any(|token| token.is_sign("*") || token.is_sign("[")) {
-            return Passed::Pointer;
+            return Passed::Pointer(Number::behind(tokens, |name| code.declares(name)));
         }
         let count = |word: &str| tokens.iter().filter(|token| token.is_word(word)).count();
         let has = |words: &[&str]| words.iter().any(|word| count(word) > 0);
@@ -208,7 +229,12 @@ impl<'a> Code<'a> {
                 continue;
             }
             match directive {
-                [what, ..] if ["include", "include_next", "import"].contains(&what.text) => return None,
+                [what, header @ ..] if ["include", "include_next", "import"].contains(&what.text) => {
+                    let header: String = header.iter().map(|token| token.text).collect();
+                    if !HEADERS.contains(&header.as_str()) {
+                        return None;
+                    }
+                }
                 [what, name, ..] if what.is_word("define") => code.macros.push(name.text),
                 _ => {}
             }
@@ -238,6 +264,15 @@ impl<'a> Code<'a> {
             depth -= i32::from(token.is_sign(")"));
         }
         outside
+    }
+
+    /// Returns whether the text gives a type this name.
+    fn declares(&self, name: &str) -> bool {
+        let has_typedef = self.tokens.iter().any(|token| token.is_word("typedef"));
+        self.tokens.windows(2).any(|two| {
+            let is_declared = ["using", "struct", "class", "union", "enum"].contains(&two[0].text);
+            two[1].is_word(name) && is_declared || has_typedef && two[0].is_word(name) && two[1].is_sign(";")
+        })
     }
 
     fn is_before_parentheses(&self, at: usize) -> bool {
@@ -286,7 +321,7 @@ impl<'a> Code<'a> {
         let parameter = |tokens: &[Token<'a>]| {
             let (first, last) = (tokens.first()?, tokens.last()?);
             let text = &self.text[first.at..last.at + last.text.len()];
-            Some(Parameter { text, passed: Passed::of(tokens) })
+            Some(Parameter { text, passed: Passed::of(tokens, self) })
         };
         tokens.split(|token| token.is_sign(",")).map(parameter).collect()
     }

@@ -33,7 +33,7 @@ static STORE: Kernel = kernel(
 static NOTHING: Kernel = kernel("nothing", &[]);
 
 /// Texts that NVRTC accepts for `saxpy`, each of which could be misread.
-const SAXPY_TEXTS: [&str; 26] = [
+const SAXPY_TEXTS: [&str; 31] = [
     "extern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "extern\"C\" __global__ void saxpy(unsigned int n,float a,const float*x,float*y){}",
     "extern \"C\" __global__ void __launch_bounds__(256, 2) saxpy(unsigned, float, const float*, float y[]) {}",
@@ -61,6 +61,11 @@ const SAXPY_TEXTS: [&str; 26] = [
     "#define double float\nextern \"C\" __global__ void saxpy(unsigned n, double a, const float* x, float* y) {}",
     // Named types, and other ways to declare.
     "typedef unsigned count; using real = float; typedef real* reals;\nextern \"C\" __global__ void saxpy(count n, real a, const real* x, reals y) {}",
+    "typedef float half;\nextern \"C\" __global__ void saxpy(unsigned n, float a, const half* x, half* y) {}",
+    "using uint8_t = float;\nextern \"C\" __global__ void saxpy(unsigned n, float a, const uint8_t* x, uint8_t* y) {}",
+    "struct int8_t { float x; };\nextern \"C\" __global__ void saxpy(unsigned n, float a, const int8_t* x, struct int8_t* y) {}",
+    "extern \"C\" __global__ void saxpy(unsigned n, float a, const void* x, float4* y) {}",
+    "#include <cuda_fp16.h>\n#include <cooperative_groups/reduce.h>\nextern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "struct floats { float* at; };\nextern \"C\" __global__ void saxpy(unsigned n, float a, floats x, struct floats y) {}",
     "typedef void head(unsigned, float, const float*, float*);\nextern \"C\" __global__ head saxpy;\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "extern \"C\" __global__ void sax\\\npy(unsigned n, float a, const float* x, float* y) { const char* s = \"saxpy(}\\\"\"; char c = '\"'; int i = 1'000; }",
@@ -85,6 +90,8 @@ fn nothing_is_said_against_text_that_fits() {
 fn text_that_is_not_read_is_left_to_the_compiler() {
     for text in [
         "#include \"saxpy.cuh\"",
+        "#include \"cuda_fp16.h\"",
+        "#include <cuda_fp16.h>\n#include <saxpy.cuh>",
         "#  include_next <saxpy.cuh>",
         "extern \"C\" __attribute__((global)) void saxpy(float* y) {}",
         "extern \"C\" __global__ void saxpy(unsigned n, float a = {1}) {}",
@@ -156,6 +163,14 @@ fn other_parameters_are_objected_to() {
         (
             "unsigned n, float a, const float* x, unsigned long long y",
             "parameter 4 of 4 is \"write y: &mut [f32]\" in the declaration and \"unsigned long long y\" in its CUDA C++",
+        ),
+        (
+            "unsigned n, float a, const float* x, double *y",
+            "parameter 4 of 4 is \"write y: &mut [f32]\" in the declaration and \"double *y\" in its CUDA C++",
+        ),
+        (
+            "unsigned n, float a, const int* __restrict__ x, float* y",
+            "parameter 3 of 4 is \"x: &[f32]\" in the declaration and \"const int* __restrict__ x\" in its CUDA C++",
         ),
         (
             "unsigned long long n, float a, const float* x, float* y",
