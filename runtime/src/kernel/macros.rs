@@ -1,10 +1,10 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` splits off one declaration after the other and passes each to `__kernel!`. That macro
-//! reads it in steps, each with its own tag. `@where` and `@condition` find the body, `@body` reads
-//! its keys in any order, and `@params` expands each parameter for every place where it occurs.
-//! `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no further step
-//! reports the missing part.
+//! `kernel!` passes each declaration to `__kernel!` (`several`). That macro reads it in steps, each
+//! with its own tag. `@kernel` reads the head, `@where` and `@condition` find the body, `@body`
+//! reads its keys in any order, and `@params` expands each parameter for every place where it
+//! occurs. `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no
+//! further step reports the missing part.
 
 /// Declares kernels: each becomes a function that makes a
 /// [`KernelCall`](crate::kernel::KernelCall).
@@ -43,9 +43,9 @@
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
 ///   the declaration, and is refused if they differ. For PTX it compares the entry's name and the
 ///   number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number of
-///   its parameters, which of them are pointers, and the sizes of builtin types, unless a macro or
-///   an include prevents it. `testing::check_cuda` compiles the text to compare it in full. Images
-///   are not compared.
+///   its parameters, which of them are pointers, the sizes of builtin types, and the types behind
+///   pointers, unless a macro or an include of other headers than CUDA's prevents it.
+///   `testing::check_cuda` compiles the text, too. Images are not compared.
 /// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch, a CUDA device
 ///   asks the library whether it does the work in place of the device code. The library has to keep
 ///   the promise that `unsafe` makes for the device code.
@@ -120,40 +120,44 @@
 #[macro_export]
 macro_rules! kernel {
     () => {};
-    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
-    };
-    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
-    };
-    // Continues as if `unsafe` was there, so that there is one error and not another one for each
-    // use.
-    ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
-        compile_error!(concat!(
-            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
-             operands; write `in_place unsafe fn ", stringify!($name), "`"
-        ));
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
-    };
-    ($(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
-        compile_error!(concat!(
-            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
-             operands; write `unsafe fn ", stringify!($name), "`"
-        ));
-        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
-    };
-    ($($other:tt)+) => {
-        compile_error!(concat!(
-            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … }`, not as `",
-            stringify!($($other)+),
-            "`"
-        ));
+    ($($token:tt)+) => {
+        $crate::__kernels! { $(~ $token = $token)+ }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __kernel {
+    (@kernel $(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
+    };
+    (@kernel $(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    // Continues as if `unsafe` was there, so that there is one error and not another one for each
+    // use.
+    (@kernel $(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
+             operands; write `in_place unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
+    };
+    (@kernel $(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+        compile_error!(concat!(
+            "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
+             operands; write `unsafe fn ", stringify!($name), "`"
+        ));
+        $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
+    };
+    (@kernel $($other:tt)+) => {
+        compile_error!(concat!(
+            "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … }`, not as `",
+            stringify!($($other)+),
+            "`"
+        ));
+    };
+
     (@where $head:tt where $($rest:tt)+) => {
         $crate::__kernel! { @condition $head [] $($rest)+ }
     };
@@ -472,28 +476,10 @@ macro_rules! __kernel {
     }};
 }
 
-/// Declarations that do not compile, each because one part is missing or doubled.
-///
-/// ```compile_fail
-/// warpline::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
-/// ```
-///
-/// ```compile_fail
-/// warpline::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
-/// }
-/// ```
-///
-/// ```compile_fail
-/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
-/// ```
-///
-/// ```compile_fail
-/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
-/// ```
-#[cfg(doctest)]
-struct Refused;
-
 #[doc(hidden)]
 pub mod expansion;
+#[cfg(doctest)]
+mod refused;
+mod several;
 #[cfg(test)]
 mod tests;

@@ -309,3 +309,47 @@ fn six_arguments_and_operands_are_kept_without_an_allocation() {
     let KernelCall { args, operands, .. } = store(0.0, 0, 0, 0, half::f16::ZERO, &out);
     assert!(!args.spilled() && !operands.spilled());
 }
+
+/// Declares copies of a kernel in one `kernel!`, and `copy_by_all`, which runs each of them.
+macro_rules! copies {
+    ($($name:ident)*) => {
+        mod copies {
+            crate::kernel! {
+                $(
+                    /// Copies `n` elements.
+                    pub(super) unsafe fn $name(n: u32, x: &[u8], write y: &mut [u8])
+                    where n as usize <= x.len(), n as usize == y.len(), !(n == 77), y.len() % 4 == 0
+                    {
+                        cpu: |n, x, y| y.copy_from_slice(&x[..n as usize]),
+                    }
+                )*
+            }
+        }
+
+        /// Returns the names of the kernels that have copied.
+        fn copy_by_all() -> Vec<&'static str> {
+            let copy = |call: fn(u32, &Memory<u8>, &Memory<u8>)| {
+                let (mut x, mut y) = (*b"warp", [0; 4]);
+                call(4, &Memory::of(&mut x), &Memory::of(&mut y));
+                assert_eq!(&y, b"warp");
+            };
+            vec![$({
+                copy(|n, x, y| run(copies::$name(n, x, y)));
+                stringify!($name)
+            }),*]
+        }
+    };
+}
+
+copies! {
+    k0 k1 k2 k3 k4 k5 k6 k7 k8 k9 k10 k11 k12 k13 k14 k15 k16 k17 k18 k19
+    k20 k21 k22 k23 k24 k25 k26 k27 k28 k29 k30 k31 k32 k33 k34 k35 k36 k37 k38 k39
+    k40 k41 k42 k43 k44 k45 k46 k47 k48 k49 k50 k51 k52 k53 k54 k55 k56 k57 k58 k59
+    k60 k61 k62 k63 k64 k65 k66 k67 k68 k69 k70 k71 k72 k73 k74 k75 k76 k77 k78 k79
+    k80 k81 k82 k83 k84 k85 k86 k87 k88 k89 k90 k91 k92 k93 k94 k95 k96 k97 k98 k99
+}
+
+#[test]
+fn one_macro_declares_a_hundred_kernels() {
+    assert_eq!(copy_by_all().len(), 100);
+}
