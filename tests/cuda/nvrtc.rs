@@ -83,6 +83,18 @@ extern \"C\" __global__ void with_headers(__half* x) {
         cuda: "#include <no_such_header.h>\nextern \"C\" __global__ void without_header(float* x) {}",
     }
 
+    /// Includes a header of the user.
+    unsafe fn with_own_header(x: &mut [f32]) {
+        descriptor: WITH_OWN_HEADER,
+        cuda: "#include <warpline_test/scale.h>\nextern \"C\" __global__ void with_own_header(float* x) { *x *= SCALE; }",
+    }
+
+    /// Writes numbers of another type.
+    unsafe fn writes_doubles(x: &mut [f32]) {
+        descriptor: WRITES_DOUBLES,
+        cuda: "#include <cuda_fp16.h>\nextern \"C\" __global__ void writes_doubles(double* x) { *x = 1; }",
+    }
+
     unsafe fn on_the_cpu_alone(write y: &mut [f32]) { descriptor: ON_THE_CPU_ALONE, cpu: |_| () }
 }
 
@@ -105,6 +117,12 @@ fn device_code_is_checked_without_a_compiler_where_none_is_needed() {
             &ON_THE_CPU_ALONE,
             ErrorKind::InvalidArgument,
             "on_the_cpu_alone: it has no device code to check; give it cuda or ptx",
+        ),
+        (
+            &WRITES_DOUBLES,
+            ErrorKind::InvalidArgument,
+            "writes_doubles: parameter 1 of 1 is \"x: &mut [f32]\" in the declaration and \"double* x\" in its CUDA C++; \
+            make the two agree",
         ),
     ] {
         let error = check_cuda(kernel).unwrap_err();
@@ -185,7 +203,7 @@ fn cuda_source_runs_on_a_cpu_device_and_reports_name_its_lines() {
 #[ignore = "needs NVRTC and CUDA's headers, where WARPLINE_NVRTC says"]
 fn cuda_source_includes_the_headers_of_cuda() {
     check_cuda(&WITH_HEADERS).unwrap();
-    let parts = ["without_header: NVRTC returned", "no_such_header.h", "CUDA's headers were looked up in /"];
+    let parts = ["without_header: NVRTC returned", "no_such_header.h", "headers were looked up in /"];
     says(&check_cuda(&WITHOUT_HEADER).unwrap_err(), ErrorKind::InvalidArgument, &parts);
     let runtime = Runtime::builder().kernel_checks(KernelChecks::ALL).build().unwrap();
     let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
@@ -196,6 +214,85 @@ fn cuda_source_includes_the_headers_of_cuda() {
     let config = LaunchConfig::linear(4, 64).cooperatively();
     drop(stream.launch(with_headers(&buffer), config));
     assert_eq!(stream.read(&buffer).blocking_wait().unwrap(), expected);
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn own_headers_are_found_and_the_ptx_is_kept() {
+    // The child process runs these lines, too.
+    let folder = std::env::current_exe().unwrap().with_extension("files");
+    let (headers, ptx) = (folder.join("include"), folder.join("of/kernels"));
+    std::fs::create_dir_all(headers.join("warpline_test")).unwrap();
+    std::fs::write(headers.join("warpline_test/scale.h"), "#define SCALE 3\n").unwrap();
+    let include = format!("/:{}", headers.display());
+    let variables = [
+        ("WARPLINE_NVRTC_INCLUDE", &include[..]),
+        ("WARPLINE_KEEP_PTX", ptx.to_str().unwrap()),
+        ("SOFTCUDA_DRIVER_VERSION", "13090"),
+    ];
+    in_child(&variables, || {
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let x = stream.alloc::<f32>(1).unwrap();
+        drop(stream.fill(&x, 2.0));
+        drop(stream.launch(with_own_header(&x), LaunchConfig::linear(1, 1)));
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [6.0]);
+    });
+    let kept = std::fs::read_to_string(ptx.join("with_own_header.ptx")).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(kept.contains(".entry with_own_header") && kept.contains("\"with_own_header.cu\""), "{kept}");
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn a_folder_of_headers_that_does_not_exist_is_named() {
+    let variables = [("WARPLINE_NVRTC_INCLUDE", "/nowhere/include"), ("SOFTCUDA_DRIVER_VERSION", "13090")];
+    in_child(&variables, || {
+        let text = "twice: WARPLINE_NVRTC_INCLUDE is \"/nowhere/include\", and /nowhere/include is no folder; list \
+                    folders with \":\" between";
+        assert_eq!(check_cuda(&TWICE).unwrap_err().to_string(), text);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn ptx_that_cannot_be_kept_is_an_error() {
+    let variables = [("WARPLINE_KEEP_PTX", "/dev/null/ptx"), ("SOFTCUDA_DRIVER_VERSION", "13090")];
+    in_child(&variables, || {
+        let text =
+            "twice: WARPLINE_KEEP_PTX is \"/dev/null/ptx\", and /dev/null/ptx/twice.ptx cannot be written: ";
+        says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::InvalidArgument, &[text, "; name another folder"]);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn a_named_folder_is_searched_for_an_nvrtc_that_the_driver_allows() {
+    let named = std::path::PathBuf::from(std::env::var_os("WARPLINE_NVRTC").unwrap());
+    let folder = if named.is_dir() { named } else { named.with_file_name("") };
+    for driver in ["13090", "1000"] {
+        let variables = [("WARPLINE_NVRTC", folder.to_str().unwrap()), ("SOFTCUDA_DRIVER_VERSION", driver)];
+        in_child(&variables, || {
+            if std::env::var("SOFTCUDA_DRIVER_VERSION").unwrap() == "13090" {
+                return check_cuda(&TWICE).unwrap();
+            }
+            let parts = [
+                "no NVRTC that could compile it was found: /",
+                " belongs to CUDA 1",
+                "and the driver is for CUDA 1.0",
+            ];
+            says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &parts);
+        });
+    }
+}
+
+#[test]
+fn a_named_folder_without_nvrtc_is_named_in_the_error() {
+    in_child(&[("WARPLINE_NVRTC", "/"), ("SOFTCUDA_DRIVER_VERSION", "1000")], || {
+        let text = "the folder /, which WARPLINE_NVRTC names, has no libnvrtc.so.12 or .13; name the folder that has it, or \
+                    the file";
+        says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &[text]);
+    });
 }
 
 #[test]

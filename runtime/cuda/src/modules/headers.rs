@@ -2,7 +2,8 @@
 //! them.
 //!
 //! NVRTC carries few headers. A toolkit has the others next to its libraries, and so has the
-//! Python package `nvidia-cuda-runtime-cu12`. Those of NVRTC's own release are preferred.
+//! Python package `nvidia-cuda-runtime-cu12`. Those of NVRTC's own release are preferred. Folders
+//! of the user's own headers come first (`folders`).
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -73,9 +74,9 @@ pub(super) fn remedy(log: &str, folders: &[PathBuf]) -> Option<String> {
     let paths: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
     Some(match paths.len() {
         1.. => format!(
-            "CUDA's headers were looked up in {}; with Python's packages, those of the compiler and of the \
-             library for C++ are in nvidia-cuda-nvcc-cu12 and nvidia-cuda-cccl-cu12 (from CUDA 13 on \
-             nvidia-cuda-crt and nvidia-cuda-cccl)",
+            "headers were looked up in {}; list folders of your own in WARPLINE_NVRTC_INCLUDE; with Python's \
+             packages, those of CUDA's compiler and library for C++ are in nvidia-cuda-nvcc-cu12 and \
+             nvidia-cuda-cccl-cu12 (from CUDA 13 on nvidia-cuda-crt and nvidia-cuda-cccl)",
             paths.join(" and ")
         ),
         0 => "CUDA's headers were not found; install those of NVRTC's release (pip install \

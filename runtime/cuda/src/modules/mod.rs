@@ -1,5 +1,6 @@
 //! Loads and compiles device code, and calls the libraries that stand in for it.
 
+mod folders;
 pub(crate) mod functions;
 pub(crate) mod handles;
 mod headers;

@@ -3,8 +3,9 @@
 //! NVRTC is optional. It is looked up here, by the names of both major versions in use, because
 //! cudarc knows only one at a time. A library newer than the driver is passed over: it makes PTX
 //! that the driver does not load. `WARPLINE_NVRTC` names a file to try first, whose version is not
-//! compared with the driver's.
+//! compared with the driver's, or a folder that has such libraries.
 
+use super::folders;
 use super::headers;
 use super::requirements::capability;
 use crate::api::driver_version;
@@ -72,7 +73,17 @@ fn search(
     driver_version: c_int,
 ) -> Result<Nvrtc, String> {
     let mut tried = Vec::new();
-    let named = named.into_iter().map(|path| (path, 0));
+    let (named, newest) = match named {
+        Some(folder) if folder.is_dir() => {
+            let found = folders::libraries_in(&folder).unwrap_or_else(|why| {
+                tried.push(why);
+                Vec::new()
+            });
+            (found, driver_version)
+        }
+        named => (named.into_iter().collect(), 0),
+    };
+    let named = named.into_iter().map(|path| (path, newest));
     for (path, newest) in named.chain(candidates.into_iter().map(|path| (path, driver_version))) {
         match Nvrtc::load(&path) {
             Ok(nvrtc) if newest == 0 || nvrtc.version <= newest => return Ok(nvrtc),
@@ -174,12 +185,15 @@ impl Nvrtc {
     }
 
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
+    ///
+    /// Keeps the PTX where `WARPLINE_KEEP_PTX` says.
     fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
         let mut options = vec![format!("--gpu-architecture=compute_{arch}")];
         if lines == Lines::Named {
             options.push("--generate-line-info".to_owned());
         }
-        options.extend(self.headers.iter().map(|folder| format!("--include-path={}", folder.display())));
+        let headers = [folders::of_headers()?, self.headers.clone()].concat();
+        options.extend(headers.iter().map(|folder| format!("--include-path={}", folder.display())));
         let options: Vec<_> =
             options.into_iter().map(|option| CString::new(option).expect("text without NUL")).collect();
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
@@ -203,12 +217,14 @@ impl Nvrtc {
         // SAFETY: nvrtcCompileProgram takes a live program and as many strings as the number says.
         let compiled = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
         let result = if compiled == 0 {
-            Ok(self.text(program, self.ptx_size, self.ptx))
+            let ptx = self.text(program, self.ptx_size, self.ptx);
+            let ptx = if lines == Lines::Named { without_folder(&ptx, &format!("{name}.cu")) } else { ptx };
+            folders::keep(name, &ptx).map(|()| ptx)
         } else {
-            let log = self.text(program, self.log_size, self.log);
-            let remedy = headers::remedy(&log, &self.headers);
+            let log = without_deprecation(&self.text(program, self.log_size, self.log));
+            let remedy = headers::remedy(&log, &headers);
             let remedy = remedy.map_or_else(String::new, |remedy| format!("\n{remedy}"));
-            Err(format!("NVRTC returned {}:\n{}{remedy}", self.error(compiled), log.trim_end()))
+            Err(format!("NVRTC returned {}:\n{log}{remedy}", self.error(compiled)))
         };
         // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
         unsafe { (self.destroy)(&raw mut program) };
@@ -271,8 +287,15 @@ pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<Stri
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
     let arch = nvrtc.archs().into_iter().filter(|arch| *arch >= 70).min().unwrap_or(KNOWN_TO_ALL);
     let compiled = nvrtc.compile(arch, Lines::Named, name, source);
-    let ptx = compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))?;
-    Ok(without_folder(&ptx, &format!("{name}.cu")))
+    compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
+}
+
+/// Removes the warning that the architecture is deprecated from NVRTC's messages: it is not about
+/// the source.
+fn without_deprecation(log: &str) -> String {
+    let is_it = |line: &str| line.starts_with("nvrtc: warning") && line.contains("deprecated");
+    let lines: Vec<_> = log.lines().filter(|line| !is_it(line)).collect();
+    lines.join("\n").trim().to_owned()
 }
 
 /// Removes the working directory, which NVRTC puts before the name of the text, from the `.file`
@@ -320,6 +343,15 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_about_the_source_alone() {
+        let warning = "nvrtc: warning : Architectures prior to '<compute/sm>_75' are deprecated and may be removed in a \
+                       future release";
+        let message = "f.cu(1): error: identifier \"nn\" is undefined\n\n1 error detected.";
+        assert_eq!(without_deprecation(&format!("{warning}\n\n{message}\n")), message);
+        assert_eq!(without_deprecation(&format!("{message}\n")), message);
+    }
+
+    #[test]
     fn a_stub_is_passed_over_and_comes_after_the_real_ones() {
         let path = Path::new("/toolkit/lib64/stubs/libnvrtc.so");
         assert_eq!(checked_version(0, 12, 4, path), Ok(12_040));
@@ -343,6 +375,9 @@ mod tests {
             ["/nowhere/named", "/nowhere/libnvrtc.so.13", "nvrtcVersion", "/nowhere/libnvrtc.so.12"];
         assert_eq!(parts.len(), expected.len(), "{tried}");
         assert!(parts.iter().zip(expected).all(|(part, text)| part.contains(text)), "{tried}");
+        let folder = std::env::temp_dir();
+        let Err(tried) = search(Some(folder.clone()), [], 12_040) else { panic!("one was found") };
+        assert!(tried.starts_with(&format!("the folder {}, which", folder.display())), "{tried}");
         assert_eq!([12_040, 13_010, 9_000].map(cuda_version), ["12.4", "13.1", "9.0"]);
     }
 }
