@@ -217,7 +217,7 @@ unsafe impl Driver for CpuDriver {
     }
 
     fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
-        self.0.kernels.prepare(kernel)
+        self.0.kernels.prepare(kernel, None)
     }
 
     fn global(&self, kernel: &'static Kernel, name: &str) -> Result<(DevicePtr, usize), DriverError> {

@@ -6,6 +6,8 @@
 
 #[path = "forms/bits.rs"]
 mod bits;
+#[path = "forms/clusters.rs"]
+mod clusters;
 #[path = "forms/comparisons.rs"]
 mod comparisons;
 #[path = "forms/conversions.rs"]

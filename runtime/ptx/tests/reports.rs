@@ -69,6 +69,39 @@ fn an_index_that_wraps_is_named_and_a_pointer_to_elsewhere_is_not() {
 }
 
 #[test]
+fn the_numbers_of_a_barrier_in_registers_are_named() {
+    let warps =
+        "it names 48 threads at a barrier, which counts whole warps of 32; name a multiple of 32, from 32 on";
+    for barrier in
+        ["bar.sync 0, %r", "barrier.arrive 0, %r", "{ .reg .pred %a; barrier.red.and.pred %a, 0, %r, %a; }"]
+    {
+        fails("", &format!("mov.u32 %r, 48; {barrier};"), warps);
+    }
+    let id = "it names barrier 16, and a block has barriers 0 to 15; name one of these";
+    fails("", "mov.u32 %r, 16; bar.sync %r;", id);
+    run("", "mov.u32 %r, 32; bar.sync 15, %r;").unwrap();
+}
+
+#[test]
+fn an_access_outside_of_shared_memory_names_the_nearest_variable() {
+    // Variables of functions have the names that C++ compilers give them.
+    let variables = ".shared .align 4 .b8 first[16]; .shared .align 4 .b8 _ZZ4mainE4tile[64];";
+    let at = |byte: i64, name: &str, len: u64| {
+        format!("4 bytes at byte {byte} of the shared variable {name}, which has {len} bytes; mend the index")
+    };
+    let body = |offset: &str| {
+        format!(
+            "st.shared.u32 [first], 0; st.shared.u32 [_ZZ4mainE4tile], 0; mov.u32 %r, {offset}; st.shared.u32 [%r], 1;"
+        )
+    };
+    fails(variables, &body("80"), &at(64, "tile", 64));
+    fails(variables, &body("1000"), &at(984, "tile", 64));
+    fails(variables, &body("-4"), &at(-4, "first", 16));
+    let none = "at offset 64 of shared memory, and the block has 0; mend the index, or launch with more shared memory";
+    fails("", "st.shared.u32 [64], 1;", none);
+}
+
+#[test]
 fn a_null_pointer_is_named_with_malloc_if_the_kernel_calls_it() {
     let malloc = ".extern .func (.param .b64 p) malloc(.param .b64 bytes);";
     let call = "{ .param .b64 bytes; .param .b64 back; st.param.b64 [bytes], 64;

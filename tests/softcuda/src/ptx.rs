@@ -97,7 +97,7 @@ fn entry(
         entry.params.push(Place { offset, bytes });
         end = offset + bytes;
     }
-    for (directive, numbers) in &function.directives {
+    for text::Directive { name: directive, numbers, .. } in &function.directives {
         let axis = |at: usize| numbers.get(at).map_or(1, |number| *number as u32);
         let axes = [axis(0), axis(1), axis(2)];
         match *directive {

@@ -46,13 +46,17 @@ impl Kernels {
         kernel.twin.filter(|_| self.options.form == KernelForm::Twin || cfg!(not(feature = "ptx")))
     }
 
-    /// Prepares a kernel for launches.
+    /// Prepares a kernel for launches, with clusters if the launches have some.
     ///
     /// # Errors
-    /// If its PTX is needed and cannot be loaded.
+    /// If its PTX is needed and cannot be loaded, or if it would run in clusters of several blocks.
     #[inline]
-    pub(super) fn prepare(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
-        if self.twin_of(kernel).is_some() { Ok(()) } else { self.load(kernel) }
+    pub(super) fn prepare(
+        &self,
+        kernel: &'static Kernel,
+        cluster: Option<[u32; 3]>,
+    ) -> Result<(), DriverError> {
+        if self.twin_of(kernel).is_some() { Ok(()) } else { self.load(kernel, cluster) }
     }
 
     /// Prepares the kernels of a graph.
@@ -61,20 +65,29 @@ impl Kernels {
     /// The first error of [`prepare`](Self::prepare).
     pub(super) fn prepare_all(&self, plan: &Plan) -> Result<(), DriverError> {
         plan.steps.iter().try_for_each(|step| match &step.work {
-            Work::Launch(launch) => self.prepare(launch.kernel),
+            Work::Launch(launch) => self.prepare(launch.kernel, launch.config.cluster),
             _ => Ok(()),
         })
     }
 
     #[cfg(feature = "ptx")]
     #[cold]
-    fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
-        self.code.of(kernel).map(drop).map_err(|why| DriverError::Refused(why.into()))
+    fn load(&self, kernel: &'static Kernel, cluster: Option<[u32; 3]>) -> Result<(), DriverError> {
+        let refused = |why: String| Err(DriverError::Refused(why.into()));
+        match (self.code.of(kernel), cluster) {
+            (Ok(Some(_)), Some(cluster)) if cluster != [1; 3] => refused(format!(
+                "{} is launched in clusters of {cluster:?} blocks, and a CPU device runs each block of PTX as the \
+                 only one of its cluster; launch it without clusters, or give the kernel cpu",
+                kernel.name
+            )),
+            (Ok(_), _) => Ok(()),
+            (Err(why), _) => refused(why),
+        }
     }
 
     #[cfg(not(feature = "ptx"))]
     #[cold]
-    fn load(&self, kernel: &'static Kernel) -> Result<(), DriverError> {
+    fn load(&self, kernel: &'static Kernel, _cluster: Option<[u32; 3]>) -> Result<(), DriverError> {
         let why = "it has no CPU form, and warpline was built without its feature ptx; give the kernel cpu, or \
                    build with that feature";
         Err(DriverError::Refused(format!("{}: {why}", kernel.name).into()))
@@ -99,7 +112,7 @@ impl Kernels {
         kernel: &'static Kernel,
         _name: &str,
     ) -> Result<(DevicePtr, usize), DriverError> {
-        self.load(kernel).and(Err(DriverError::Refused("it has no variables".into())))
+        self.load(kernel, None).and(Err(DriverError::Refused("it has no variables".into())))
     }
 
     /// Ends the running PTX of a device that has failed.

@@ -110,8 +110,9 @@ fn elsewhere(
         Window::Generic => generic(lanes, &mut of, mask, context, bytes, access),
         Window::Shared => {
             let len_bytes = u64::from(context.launch.shared_bytes);
-            first(mask, |lane| ends(of[lane]) > len_bytes)
-                .map(|lane| (lane, FaultKind::OutOfShared { offset: of[lane], bytes, access, len_bytes }))
+            first(mask, |lane| ends(of[lane]) > len_bytes).map(|lane| {
+                (lane, FaultKind::OutOfShared { offset: of[lane], bytes, access, len_bytes, variable: None })
+            })
         }
         Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1).map(|lane| {
             (

@@ -3,11 +3,14 @@
 //! # Barriers
 //! A barrier is not a counter but a question, asked whenever all warps of the block have stopped:
 //! how many threads wait at it now. So threads that meet others at the barrier, or exit, need no
-//! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted.
+//! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted. `clusters` has the rules
+//! of the barrier of the cluster.
 
 use super::aligned::Aligned;
 use super::checks::{BlockState, Checker};
+use super::clusters;
 use super::context::{Context, Launch, position};
+use super::control;
 use super::fault::{Fault, FaultKind};
 use super::fragment::Barrier;
 use super::registers::LANES;
@@ -18,8 +21,8 @@ use std::cell::RefCell;
 
 /// The number of ops that a warp runs before the next one has its turn.
 const WARP_TURN: u32 = 20_000;
-/// The number of barriers of a block. PTX ISA 9.7.13.1, bar.
-const BARRIERS: usize = 16;
+/// The barriers of a block, and those of its cluster behind them.
+const BARRIERS: usize = clusters::ENDED as usize + 1;
 
 /// A block that has started.
 #[derive(Debug)]
@@ -127,7 +130,7 @@ impl Block {
                     Stop::Fault(place) => return Progress::Fault(self.fault(context, at, place)),
                 }
                 for (id, threads) in std::mem::take(&mut self.warps[at].lanes.arrivals) {
-                    self.arrived[id as usize % BARRIERS] += threads;
+                    self.arrived[id as usize] += threads;
                 }
             }
             if !live {
@@ -154,26 +157,33 @@ impl Block {
         for warp in &self.warps {
             live += warp.live();
             warp.for_each_waiting(|Barrier { id, threads }, mask, _| {
-                let (count, expected) = &mut waiting[id as usize % BARRIERS];
+                let (count, expected) = &mut waiting[id as usize];
                 *count += if threads.is_some() { warp.lanes.arrivals_of(mask) } else { mask.count_ones() };
                 *expected = threads.or(*expected);
             });
         }
         let mut any = false;
+        let has_ended = clusters::end_phase(&mut self.warps);
         for (id, (count, expected)) in waiting.into_iter().enumerate() {
             // Without a number, all threads that have not exited are waited for.
             let arrived = count + self.arrived[id];
-            if count == 0 || arrived < expected.unwrap_or(live) {
+            let opens = match id as u32 {
+                clusters::OPEN => has_ended,
+                clusters::ENDED => count > 0,
+                _ => count > 0 && arrived >= expected.unwrap_or(live),
+            };
+            if !opens {
                 continue;
             }
             any = true;
             self.arrived[id] = 0;
             if let Some(checker) = context.checker {
                 let mut checker = checker.borrow_mut();
-                if checker.checks().sync && expected.is_none() {
+                if checker.checks().sync && expected.is_none() && id < control::BARRIERS as usize {
                     self.of_all_threads(context, id as u32)?;
                 }
-                checker.opens(&self.warps, id as u32, expected.is_none());
+                let is_of_all = expected.is_none() && id as u32 != clusters::ENDED;
+                checker.opens(&self.warps, id as u32, is_of_all);
             }
             vote::finish_barrier(&mut self.warps, id as u32, context.launch.code);
         }
@@ -223,8 +233,12 @@ impl Block {
             Some(fault) => *fault,
             None => (0, FaultKind::Trap),
         };
-        if let FaultKind::OutOfBounds { calls_malloc, .. } = &mut kind {
-            *calls_malloc = context.launch.code.calls_malloc;
+        match &mut kind {
+            FaultKind::OutOfBounds { calls_malloc, .. } => *calls_malloc = context.launch.code.calls_malloc,
+            FaultKind::OutOfShared { offset, variable, .. } if context.launch.dynamic_shared_bytes == 0 => {
+                *variable = context.launch.code.shared_variable_near(*offset);
+            }
+            _ => {}
         }
         self.describe(context, warp, lane, place, kind)
     }

@@ -1,6 +1,7 @@
 //! A kernel with all functions that it may call, ready to run.
 
 use super::effect::Effect;
+use super::fault::{SharedVariable, signed};
 use super::matrix::Matrix;
 use super::op::{Guard, Op, Row};
 use super::registers::Kind;
@@ -66,6 +67,18 @@ impl Code {
             count = if op.guard == Guard::ALWAYS { count + 1 } else { 0 };
             self.unguarded[at] = count;
         }
+    }
+
+    /// Returns the shared variable that a wrong offset is meant for: the last one that does not
+    /// start behind it, or the first one if the offset is negative.
+    pub(crate) fn shared_variable_near(&self, offset: u64) -> Option<SharedVariable> {
+        let variables = &self.shared_variables;
+        let nearest = match signed(offset) {
+            ..0 => variables.iter().min_by_key(|(start, ..)| start),
+            _ => variables.iter().filter(|(start, ..)| *start <= offset).max_by_key(|(start, ..)| start),
+        };
+        let (start, len_bytes, name) = nearest?;
+        Some(SharedVariable { name: name.clone(), start: *start, len_bytes: *len_bytes })
     }
 
     /// Returns the line of an op in the PTX text, and the file and the line in the source.

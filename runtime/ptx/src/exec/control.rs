@@ -1,10 +1,11 @@
 //! Instructions that move lanes to another place.
 
+use super::clusters;
 use super::context::Context;
 use super::fault::FaultKind;
 use super::fragment::Barrier;
 use super::op::{Flow, Op};
-use super::registers::{Mask, for_each_lane};
+use super::registers::{LANES, Mask, for_each_lane};
 use super::warp::Lanes;
 
 /// `bra`: to the op `extra`.
@@ -85,13 +86,55 @@ pub(crate) fn fence(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
     Flow::Next
 }
 
-/// `bar.sync`: at the barrier `a`, with `b` threads if `extra` has bit 0.
-pub(crate) fn barrier(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
-    Flow::WaitAtBarrier
+/// Bits of `extra` of an op at a barrier: it has a number of threads, registers hold that number or
+/// the number of the barrier, and it is at the barrier of the cluster.
+pub(crate) const HAS_COUNT: u64 = 1;
+pub(crate) const IN_REGISTERS: u64 = 1 << 4;
+pub(crate) const OF_CLUSTER: u64 = 1 << 5;
+
+/// The number of barriers of a block. PTX ISA 9.7.13.1, bar.
+pub(crate) const BARRIERS: u32 = 16;
+
+/// Returns what is wrong with the number of a barrier, or with the number of threads at it.
+/// PTX ISA 9.7.13.1, bar.
+pub(crate) fn wrong_barrier(id: u32, threads: Option<u32>) -> Option<FaultKind> {
+    if id >= BARRIERS {
+        return Some(FaultKind::NoSuchBarrier { id });
+    }
+    let threads = threads.filter(|threads| *threads == 0 || !threads.is_multiple_of(LANES as u32))?;
+    Some(FaultKind::NotWholeWarps { threads })
+}
+
+/// Returns a lane that names a wrong barrier or number of threads.
+#[inline(always)]
+fn wrong_lane(lanes: &Lanes, op: &Op, mask: Mask) -> Option<(usize, FaultKind)> {
+    if op.extra & IN_REGISTERS == 0 {
+        return None;
+    }
+    let mut wrong = None;
+    for_each_lane(mask, |lane| {
+        if wrong.is_none() {
+            let Barrier { id, threads } = named(lanes, op, lane);
+            wrong = wrong_barrier(id, threads).map(|kind| (lane, kind));
+        }
+    });
+    wrong
+}
+
+/// `bar.sync`: at the barrier `a`, with `b` threads if `extra` says so. `bar.red` also has the
+/// predicate `c`, and the result in `d`: a predicate, or for a count a narrow row.
+pub(crate) fn barrier(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    match wrong_lane(lanes, op, mask) {
+        None => Flow::WaitAtBarrier,
+        Some((lane, kind)) => lanes.fail(lane, kind),
+    }
 }
 
 /// `bar.arrive`
 pub(crate) fn arrive(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+    if let Some((lane, kind)) = wrong_lane(lanes, op, mask) {
+        return lanes.fail(lane, kind);
+    }
     let mut left = mask;
     while left != 0 {
         let (Barrier { id, .. }, same) = barrier_of(lanes, op, left);
@@ -104,12 +147,20 @@ pub(crate) fn arrive(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) ->
 /// Returns the barrier that the first lane of a mask names, and the lanes that name the same one.
 /// Without `.aligned`, the lanes of a warp may name several. PTX ISA 9.7.13.1, bar.
 pub(crate) fn barrier_of(lanes: &Lanes, op: &Op, mask: Mask) -> (Barrier, Mask) {
-    let of = |lane: usize| Barrier {
-        id: lanes.registers.narrow[op.a as usize][lane],
-        threads: (op.extra & 1 == 1).then(|| lanes.registers.narrow[op.b as usize][lane]),
+    let of = |lane: usize| {
+        if op.extra & OF_CLUSTER == 0 { named(lanes, op, lane) } else { clusters::barrier_of(lanes, lane) }
     };
     let first = of(mask.trailing_zeros() as usize);
     let mut same = 0;
     for_each_lane(mask, |lane| same |= Mask::from(of(lane) == first) << lane);
     (first, same)
+}
+
+/// Returns the barrier that a lane names.
+#[inline(always)]
+fn named(lanes: &Lanes, op: &Op, lane: usize) -> Barrier {
+    Barrier {
+        id: lanes.registers.narrow[op.a as usize][lane],
+        threads: (op.extra & HAS_COUNT != 0).then(|| lanes.registers.narrow[op.b as usize][lane]),
+    }
 }

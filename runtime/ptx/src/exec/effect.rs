@@ -21,7 +21,7 @@ pub(crate) enum Effect {
     Fence(Scope),
     /// An instruction that the lanes in the mask `e` run together.
     Meet,
-    /// `bar.arrive`
+    /// `bar.arrive` and `barrier.cluster.arrive`
     Arrive,
     /// A copy of bytes within the frame of a function.
     Copy,
@@ -52,8 +52,8 @@ impl Moved {
 /// The threads for which a fence or a release orders accesses. PTX ISA 8.5, "Scope".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
-    /// The threads of the block.
+    /// The threads of the block, which is the only one of its cluster.
     Block,
-    /// All threads. A cluster and a system are not told apart from the device.
+    /// All threads. A system is not told apart from the device.
     Device,
 }

@@ -1,7 +1,9 @@
 //! The failures of a running kernel.
 
-use super::checks::report::{Place, Race};
+use super::checks::report::{Place, Race, short};
+use super::control::BARRIERS;
 use super::memory::{Access, Region};
+use super::registers::LANES;
 use std::fmt;
 
 /// A failed launch: what failed, in which thread and at which line.
@@ -31,6 +33,32 @@ const NULL_BYTES: u64 = 1 << 16;
 /// The most elements by which an index misses memory: that of an index of 32 bits which wraps. A
 /// pointer that is farther away is none to this memory.
 const FAR: u64 = 1 << 32;
+
+/// A variable in shared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedVariable {
+    /// The name in the PTX.
+    pub name: String,
+    /// Its offset in shared memory.
+    pub start: u64,
+    /// The number of its bytes.
+    pub len_bytes: u64,
+}
+
+impl SharedVariable {
+    /// Writes the place of an offset outside of shared memory, as seen from the variable.
+    fn locate(&self, f: &mut fmt::Formatter<'_>, offset: u64) -> fmt::Result {
+        let (name, len) = (short(&self.name), self.len_bytes);
+        let byte = signed(offset) - self.start as i64;
+        write!(f, "byte {byte} of the shared variable {name}, which has {len} bytes; mend the index")
+    }
+}
+
+/// Returns an offset in shared memory with its sign: that of a negative index has wrapped, in 32 or
+/// 64 bits.
+pub(crate) fn signed(offset: u64) -> i64 {
+    u32::try_from(offset).map_or(offset.cast_signed(), |offset| offset.cast_signed().into())
+}
 
 /// The kind of a failure.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +96,8 @@ pub enum FaultKind {
         access: Access,
         /// The number of bytes that the block has.
         len_bytes: u64,
+        /// The variable that is nearest to it, if the block has no dynamic shared memory.
+        variable: Option<SharedVariable>,
     },
     /// An access outside of the local memory of the thread.
     OutOfLocal {
@@ -108,6 +138,25 @@ pub enum FaultKind {
         mask: u32,
         /// The lane.
         lane: u32,
+    },
+    /// A barrier with a number of threads that whole warps do not add up to.
+    NotWholeWarps {
+        /// The number of threads.
+        threads: u32,
+    },
+    /// A barrier with a number that no barrier has.
+    NoSuchBarrier {
+        /// The number.
+        id: u32,
+    },
+    /// An arrival at the barrier of the cluster by a thread that has arrived and not waited.
+    ArrivedTwice,
+    /// A wait at the barrier of the cluster by a thread that has not arrived.
+    NotArrived,
+    /// An address in a block of the cluster that the cluster does not have.
+    NoSuchRank {
+        /// The number of the block in the cluster.
+        rank: u32,
     },
     /// All threads of a block wait, and none of them can go on.
     Deadlock {
@@ -207,6 +256,22 @@ fn verb(access: Access) -> &'static str {
     }
 }
 
+impl FaultKind {
+    /// Returns whether this is an access to memory that is far from all memory that the launch
+    /// declares.
+    pub fn is_undeclared(&self) -> bool {
+        match self {
+            FaultKind::OutOfBounds { address, .. } if *address < NULL_BYTES => false,
+            FaultKind::OutOfBounds { nearest: None, .. } => true,
+            FaultKind::OutOfBounds { nearest: Some(region), address, bytes, .. } => {
+                let (before, index) = elements_from(region, *address, *bytes);
+                before.max(index) > FAR
+            }
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -224,7 +289,11 @@ impl fmt::Display for FaultKind {
                             false => Ok(()),
                         }
                     }
-                    None => write!(f, "and the launch declares no memory; declare what it uses"),
+                    None => write!(f, "and the launch declares no memory; declare the memory"),
+                    Some(_) if self.is_undeclared() => write!(
+                        f,
+                        "which is far from all memory that the launch declares; mend the pointer, or declare the memory"
+                    ),
                     Some(region) => outside(f, region, *address, *bytes),
                 }
             }
@@ -237,7 +306,11 @@ impl fmt::Display for FaultKind {
                      declare {name} as written"
                 )
             }
-            FaultKind::OutOfShared { offset, bytes, access, len_bytes } => write!(
+            FaultKind::OutOfShared { offset, bytes, access, variable: Some(variable), .. } => {
+                write!(f, "it {} {bytes} bytes at ", verb(*access))?;
+                variable.locate(f, *offset)
+            }
+            FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None } => write!(
                 f,
                 "it {} {bytes} bytes at offset {offset} of shared memory, and the block has {len_bytes}; \
                  mend the index, or launch with more shared memory",
@@ -266,6 +339,30 @@ impl fmt::Display for FaultKind {
                 f,
                 "lane {lane} is not in the mask {mask:#010x} of the instruction that it runs; name all lanes \
                  that run it"
+            ),
+            FaultKind::NotWholeWarps { threads } => write!(
+                f,
+                "it names {threads} threads at a barrier, which counts whole warps of {LANES}; name a multiple \
+                 of {LANES}, from {LANES} on"
+            ),
+            FaultKind::NoSuchBarrier { id } => write!(
+                f,
+                "it names barrier {id}, and a block has barriers 0 to {}; name one of these",
+                BARRIERS - 1
+            ),
+            FaultKind::ArrivedTwice => write!(
+                f,
+                "it arrives at the barrier of the cluster, where it has arrived already; wait there before each \
+                 further arrival"
+            ),
+            FaultKind::NotArrived => write!(
+                f,
+                "it waits at the barrier of the cluster, where it has not arrived; arrive there before each wait"
+            ),
+            FaultKind::NoSuchRank { rank } => write!(
+                f,
+                "it maps an address to block {rank} of its cluster, and each block is the only one of its \
+                 cluster here; map it to block 0, or run the kernel on a GPU with clusters"
             ),
             FaultKind::Deadlock { at_barrier, for_lanes, exited } => write!(
                 f,
@@ -330,18 +427,17 @@ fn element_bytes(region: &Region, bytes: u64) -> u64 {
     }
 }
 
+/// Returns by how many elements an address is before the start of a region, or behind it.
+fn elements_from(region: &Region, address: u64, bytes: u64) -> (u64, u64) {
+    let size = element_bytes(region, bytes);
+    let before = region.start.saturating_sub(address).div_ceil(size);
+    (before, address.saturating_sub(region.start) / size)
+}
+
 /// Says where an address lies outside of the region that is nearest to it.
 fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64, bytes: u64) -> fmt::Result {
-    let (name, size) = (&region.name, element_bytes(region, bytes));
-    let len = region.len_bytes / size;
-    let before = region.start.saturating_sub(address).div_ceil(size);
-    let index = address.saturating_sub(region.start) / size;
-    if before.max(index) > FAR {
-        return write!(
-            f,
-            "which is far from all memory that the launch declares; mend the pointer, or declare the memory"
-        );
-    }
+    let (name, len) = (&region.name, region.len_bytes / element_bytes(region, bytes));
+    let (before, index) = elements_from(region, address, bytes);
     if before > 0 {
         write!(f, "{before} elements before {name}, which has {len} elements; mend the index")
     } else {

@@ -1,8 +1,8 @@
 //! The executor, from a lowered kernel to a finished launch.
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
-//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`,
-//! `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`, `schedule`: who
+//! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `clusters`, `special`, `vote`,
+//! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`, `schedule`: who
 //! runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched, and what fails;
 //! `effect`, `checks`: what a launch may ask to be checked.
 
@@ -11,6 +11,7 @@ mod aligned;
 pub(crate) mod atomics;
 pub(crate) mod block;
 pub(crate) mod checks;
+pub(crate) mod clusters;
 pub(crate) mod code;
 pub(crate) mod context;
 pub(crate) mod control;

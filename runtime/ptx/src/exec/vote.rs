@@ -4,6 +4,7 @@
 //! their mask wait for them. PTX ISA 9.7.9 and 9.7.13: "causes executing threads to wait until all
 //! non-exited threads corresponding to membermask have executed" the instruction.
 
+use super::clusters;
 use super::context::Context;
 use super::fault::FaultKind;
 use super::op::{Flow, Op};
@@ -274,17 +275,11 @@ pub(crate) fn barrier_extra(reduction: BarrierReduction, has_threads: bool, is_n
     u64::from(has_threads) | u64::from(is_negated) << 1 | (reduction as u64) << 2
 }
 
-/// `bar.red`: like [`barrier`](super::control::barrier), with predicate `c` and the result in `d`,
-/// a predicate or for a count a narrow row.
-pub(crate) fn barrier_reduce(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
-    Flow::WaitAtBarrier
-}
-
 /// Lets the threads go on that wait at a barrier. Gives each that runs `bar.red` the result.
 pub(crate) fn finish_barrier(warps: &mut [Warp], id: u32, code: &super::code::Code) {
     let reduction = |place: u32| {
         let op = &code.ops[place as usize];
-        (op.extra >> 2, op)
+        (op.extra >> 2 & 3, op)
     };
     let (mut count, mut all) = (0, true);
     for warp in warps.iter() {
@@ -302,6 +297,7 @@ pub(crate) fn finish_barrier(warps: &mut [Warp], id: u32, code: &super::code::Co
         warp.release(id, |lanes, mask, place| {
             let (kind, op) = reduction(place);
             let bits = |is: bool| if is { Mask::MAX } else { 0 };
+            clusters::pass(lanes, mask, id);
             match kind {
                 1 => lanes.registers.set_predicate(op.d, mask, bits(all)),
                 2 => lanes.registers.set_predicate(op.d, mask, bits(count > 0)),

@@ -19,6 +19,7 @@
 //! In a launch with a seed, fragments are also split at random: `splits` has the rules.
 
 use super::aligned::Aligned;
+use super::clusters::Arrived;
 use super::code::Code;
 use super::context::Context;
 use super::control::barrier_of;
@@ -62,6 +63,8 @@ pub(crate) struct Lanes {
     pub(crate) fault: Option<Box<(usize, FaultKind)>>,
     /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
     pub(crate) arrivals: Vec<(u32, u32)>,
+    /// The lanes that are at the barrier of the cluster.
+    pub(crate) arrived: Arrived,
     /// The carry flag of each lane, 1 after a subtraction that borrows nothing. PTX ISA 9.7.2,
     /// "CC.CF".
     pub(crate) carry: Mask,
@@ -152,6 +155,7 @@ impl Warp {
             waits: 0,
             fault: None,
             arrivals: Vec::new(),
+            arrived: Arrived::default(),
             carry: 0,
             copies: Copies::default(),
         };
@@ -174,6 +178,7 @@ impl Warp {
         self.lanes.registers.dead = !mask;
         self.lanes.frame = 0;
         self.lanes.carry = 0;
+        self.lanes.arrived = Arrived::default();
         self.lanes.copies.clear();
         self.fragments.clear();
         self.fragments.push(Fragment::first(code, mask));

@@ -6,7 +6,7 @@ use std::fmt;
 /// operand that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LowerError {
-    /// The line of the text, from 1.
+    /// The line of the text, from 1. It is 0 if the problem has no line.
     pub line: u32,
     /// The problem and the remedy.
     pub problem: String,
@@ -14,7 +14,10 @@ pub struct LowerError {
 
 impl fmt::Display for LowerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.problem)
+        match self.line {
+            0 => f.write_str(&self.problem),
+            line => write!(f, "line {line}: {}", self.problem),
+        }
     }
 }
 

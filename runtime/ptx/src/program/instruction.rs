@@ -13,6 +13,7 @@ use crate::exec::vote;
 use crate::text::{Instruction, Operand};
 
 mod bits;
+pub(super) mod clusters;
 mod copies;
 mod flow;
 mod lanes;
@@ -60,6 +61,8 @@ impl<'m> Lowering<'m> {
             "mov" => self.mov(&op, instruction),
             "cvt" => self.convert(&op, instruction),
             "cvta" => self.convert_address(&op, operands),
+            "mapa" => self.map_address(&op, operands),
+            "getctarank" => self.rank_of_address(&op, operands),
             "isspacep" => self.is_in_space(&op, operands),
             "setp" => self.compare(&op, instruction),
             "set" => self.set(&op, instruction),

@@ -1,7 +1,7 @@
 //! Reads kernels, functions and the prototypes of calls.
 
 use super::lexer::Token;
-use super::module::{Function, Linkage, Variable};
+use super::module::{Directive, Function, Linkage, Variable};
 use super::parser::{Parsed, Parser};
 
 impl<'a> Parser<'a> {
@@ -65,9 +65,10 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads directives such as `.maxntid 128, 1, 1`.
-    fn directives(&mut self, directives: &mut Vec<(&'a str, Vec<u64>)>) -> Parsed<()> {
-        while let Token::Directive(directive) = self.token {
-            match directive {
+    fn directives(&mut self, directives: &mut Vec<Directive<'a>>) -> Parsed<()> {
+        while let Token::Directive(name) = self.token {
+            let line = self.lexer.line();
+            match name {
                 "pragma" => self.pragma()?,
                 "attribute" => self.attribute()?,
                 _ => {
@@ -79,7 +80,7 @@ impl<'a> Parser<'a> {
                             numbers.push(self.constant_size("a number")?);
                         }
                     }
-                    directives.push((directive, numbers));
+                    directives.push(Directive { name, numbers, line });
                 }
             }
         }
@@ -106,6 +107,10 @@ mod tests {
 
     /// The type, name, alignment and dimensions of a variable.
     type Kind<'a> = (&'a str, &'a str, Option<u64>, Vec<Option<u64>>);
+
+    fn numbers<'a>(function: &Function<'a>) -> Vec<(&'a str, Vec<u64>)> {
+        function.directives.iter().map(|directive| (directive.name, directive.numbers.clone())).collect()
+    }
 
     fn kinds<'a>(variables: &[Variable<'a>]) -> Vec<Kind<'a>> {
         variables.iter().map(|it| (it.ty, it.name, it.align, it.dims.clone())).collect()
@@ -134,7 +139,7 @@ mod tests {
         );
         assert_eq!((kernel.params[1].line, kernel.params[1].space), (3, Space::Param));
         assert_eq!(
-            kernel.directives,
+            numbers(&kernel),
             [
                 ("maxntid", vec![128, 1, 1]),
                 ("minnctapersm", vec![2]),
@@ -145,6 +150,7 @@ mod tests {
                 ("reqntid", vec![32]),
             ]
         );
+        assert_eq!(kernel.directives.iter().map(|it| it.line).collect::<Vec<_>>(), [6, 7, 7, 7, 7, 8, 8]);
         assert_eq!(kernel.body.unwrap().len(), 1);
     }
 
@@ -159,8 +165,8 @@ mod tests {
 
         let trap =
             function(".weak .func .attribute(.unified(1, 2)) trap() .noreturn .abi_preserve 4 { trap; }");
-        assert_eq!(trap.directives, [("noreturn", vec![]), ("abi_preserve", vec![4])]);
-        assert_eq!(function(".func f .noreturn (.reg .u32 a);").directives, [("noreturn", vec![])]);
+        assert_eq!(numbers(&trap), [("noreturn", vec![]), ("abi_preserve", vec![4])]);
+        assert_eq!(numbers(&function(".func f .noreturn (.reg .u32 a);")), [("noreturn", vec![])]);
         assert_eq!(function(".func f;").params, []);
 
         let registers = function(".func (.reg .v4 .f32 %out) f(.reg .pred p, .param .b8 rest[]) {}");
@@ -187,7 +193,7 @@ mod tests {
         assert_eq!(prototypes.iter().map(|it| it.name).collect::<Vec<_>>(), ["p0", "p1", "p2"]);
         assert_eq!(kinds(&prototypes[0].returns), [("b8", "_", Some(4), vec![Some(12)])]);
         assert_eq!(kinds(&prototypes[0].params), [("b64", "_", None, vec![]), ("b32", "_", None, vec![])]);
-        assert_eq!(prototypes[0].directives, [("noreturn", vec![])]);
+        assert_eq!(numbers(&prototypes[0]), [("noreturn", vec![])]);
     }
 
     #[test]

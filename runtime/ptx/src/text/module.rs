@@ -117,10 +117,21 @@ pub struct Function<'a> {
     pub returns: Vec<Variable<'a>>,
     /// The parameters.
     pub params: Vec<Variable<'a>>,
-    /// Directives before the body without their dot, with their numbers: `maxntid` 1024, 1, 1.
-    pub directives: Vec<(&'a str, Vec<u64>)>,
+    /// The directives before the body.
+    pub directives: Vec<Directive<'a>>,
     /// The body, unless the function is only declared.
     pub body: Option<Vec<Statement<'a>>>,
+    /// The line of the text, from 1.
+    pub line: u32,
+}
+
+/// A directive of a function, such as `.maxntid 1024, 1, 1`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive<'a> {
+    /// The name without the dot.
+    pub name: &'a str,
+    /// The numbers behind the name.
+    pub numbers: Vec<u64>,
     /// The line of the text, from 1.
     pub line: u32,
 }

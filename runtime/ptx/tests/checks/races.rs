@@ -108,6 +108,31 @@ fn rules() -> Vec<Rule> {
         hand_over(&format!("bar.arrive 3, 64;\n{own}"), far),
         hand_over(&format!("{own}\nbar.arrive 3, 64;"), far),
     ));
+    let (arrive, wait) = ("barrier.cluster.arrive;", "barrier.cluster.wait;");
+    rules.push(rule(
+        "a read is behind the wait at the barrier of the cluster",
+        1,
+        SameBlock,
+        format!("{own}\n{arrive}\n{far}\n{wait}\nret;"),
+        format!("{own}\n{arrive}\n{wait}\n{far}\nret;"),
+    ));
+    rules.push(rule(
+        "a write is before the arrival at the barrier of the cluster",
+        1,
+        SameBlock,
+        format!("{arrive}\n{own}\n{wait}\n{far}\nret;"),
+        format!("{own}\nbarrier.cluster.arrive.relaxed;\n{wait}\n{far}\nret;"),
+    ));
+    // The first warp waits when the second one has gone on.
+    let late = |before: &str, behind: &str| {
+        format!(
+            "setp.eq.u32 %p1, %t, 0;\n@%p1 st.shared.u32 [area+512], 0;\nbar.sync 0;\n{own}\n{arrive}\n\
+             setp.lt.u32 %p1, %t, 32;\n@%p1 bra LATE;\n{wait}\nst.volatile.shared.u32 [area+512], 1;\nret;\nLATE:\n\
+             ld.volatile.shared.u32 %r1, [area+512];\nsetp.eq.u32 %p2, %r1, 0;\n@%p2 bra LATE;\n\
+             {before}\n{wait}\n{behind}\nret;"
+        )
+    };
+    rules.push(rule("a late wait orders too", 1, SameBlock, late(far, ""), late("", far)));
     // The barriers with numbers 1 and 2 open for other warps than those that have the value.
     let of_two = |id: &str| {
         format!(
@@ -128,6 +153,7 @@ fn rules() -> Vec<Rule> {
     for (reader, blocks, relation, fence) in [
         (OTHER_WARP, 1, SameBlock, "membar.cta;"),
         (OTHER_WARP, 1, SameBlock, "fence.acq_rel.cta;"),
+        (OTHER_WARP, 1, SameBlock, "fence.acq_rel.cluster;"),
         (OTHER_BLOCK, 2, TwoBlocks, "membar.gl;"),
         (OTHER_BLOCK, 2, TwoBlocks, "membar.sys;"),
         (OTHER_BLOCK, 2, TwoBlocks, "fence.sc.gpu;"),
@@ -142,13 +168,15 @@ fn rules() -> Vec<Rule> {
             ));
         }
     }
-    rules.push(rule(
-        "a fence of the block is not enough between blocks",
-        2,
-        TwoBlocks,
-        passed_on(OTHER_BLOCK, "membar.cta;", volatile.0, volatile.1, ""),
-        passed_on(OTHER_BLOCK, "membar.gl;", volatile.0, volatile.1, ""),
-    ));
+    for narrow in ["membar.cta;", "fence.acq_rel.cluster;"] {
+        rules.push(rule(
+            "a fence of the block is not enough between blocks",
+            2,
+            TwoBlocks,
+            passed_on(OTHER_BLOCK, narrow, volatile.0, volatile.1, ""),
+            passed_on(OTHER_BLOCK, "membar.gl;", volatile.0, volatile.1, ""),
+        ));
+    }
     rules.push(rule(
         "a fence behind the flag is too late",
         2,

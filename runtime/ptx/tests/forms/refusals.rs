@@ -5,7 +5,7 @@ use crate::program::Program;
 use warpline_ptx::Module;
 
 /// Instructions that later GPUs have, or whose state this executor lacks.
-const REFUSED: [&str; 51] = [
+const REFUSED: [&str; 49] = [
     "wgmma.fence.sync.aligned",
     "wgmma.commit_group.sync.aligned",
     "wgmma.wait_group.sync.aligned 0",
@@ -37,9 +37,7 @@ const REFUSED: [&str; 51] = [
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%rd0], %r0, [%rd1]",
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%rd0], %r0, [%rd1]",
     "st.bulk.shared::cta [%rd0], 16, 0",
-    "mapa.shared::cluster.u32 %r0, %r1, 0",
-    "getctarank.shared::cluster.u32 %r0, %r1",
-    "barrier.cluster.arrive",
+    "barrier.cluster.sync",
     "tensormap.replace.tile.rank.global.b1024.b32 [%rd0], 1",
     "alloca.u64 %rd0, 16",
     "vadd.s32.s32.s32 %r0, %r1, %r2",
@@ -78,4 +76,41 @@ fn unsupported_instructions_are_refused_by_name_and_line() {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn numbers_that_no_barrier_has_are_refused() {
+    let warps = |n: u32| {
+        format!(
+            "it names {n} threads at a barrier, which counts whole warps of 32; name a multiple of 32, from 32 on"
+        )
+    };
+    let id = "it names barrier 16, and a block has barriers 0 to 15; name one of these".to_owned();
+    for (instruction, problem) in [
+        ("bar.sync 0, 48", warps(48)),
+        ("bar.sync 0, 0", warps(0)),
+        ("bar.cta.arrive 1, 33", warps(33)),
+        ("barrier.sync.aligned 0, 1", warps(1)),
+        ("barrier.cta.arrive %r0, 16", warps(16)),
+        ("bar.red.popc.u32 %r1, 0, 40, %p0", warps(40)),
+        ("barrier.red.and.pred %p1, 2, 31, !%p0", warps(31)),
+        ("bar.sync 16", id.clone()),
+        ("bar.red.or.pred %p1, 16, %p0", id),
+    ] {
+        let text = Program::new(format!("{instruction};\nret;")).text();
+        let line = text.lines().position(|line| line.starts_with(instruction)).expect("it is there") + 1;
+        let error = Module::new(text).unwrap().kernel("main").map(drop).unwrap_err().to_string();
+        let opcode = instruction.split(' ').next().unwrap_or_default();
+        assert_eq!(error, format!("line {line}: {opcode}: {problem}"));
+    }
+    for instruction in ["bar.sync 15, 32", "bar.red.popc.u32 %r1, 0, 64, %p0", "bar.red.popc.u32 %r1, 0, %p0"]
+    {
+        Module::new(Program::new(format!("{instruction};\nret;")).text()).unwrap().kernel("main").unwrap();
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_exist_has_no_line() {
+    let error = Module::new(Program::new("ret;").text()).unwrap().kernel("mian").map(drop).unwrap_err();
+    assert_eq!(error.to_string(), "there is no kernel mian; the module has main");
 }

@@ -198,7 +198,7 @@ fn votes_matches_and_reductions_are_those_of_the_members() {
 /// `bar.red` of two warps and a half. 9.7.13.1
 fn barriers() -> Vec<Case> {
     let mut cases = Vec::new();
-    let threads = 80;
+    let threads = 80u64;
     for (set, count) in [
         ("setp.lt.u32 %p1, %i, 1000;", threads),
         ("setp.gt.u32 %p1, %i, 1000;", 0),
@@ -208,8 +208,10 @@ fn barriers() -> Vec<Case> {
         for not in ["", "!"] {
             let count = if not.is_empty() { count } else { threads - count };
             for bar in ["bar.red", "barrier.cta.red"] {
+                // A barrier counts whole warps.
+                let lanes = threads.next_multiple_of(32);
                 let body = format!(
-                    "{set}\n{bar}.and.pred %p2, 1, {not}%p1;\n{bar}.or.pred %p3, 2, {threads}, {not}%p1;\n\
+                    "{set}\n{bar}.and.pred %p2, 1, {not}%p1;\n{bar}.or.pred %p3, 2, {lanes}, {not}%p1;\n\
                      {bar}.popc.u32 %r2, 0, {not}%p1;\nselp.u32 %r3, 1000, 0, %p2;\nselp.u32 %r4, 10000, 0, %p3;\n\
                      add.u32 %r2, %r2, %r3;\nadd.u32 %r2, %r2, %r4;\nst.global.u32 [%at], %r2;"
                 );

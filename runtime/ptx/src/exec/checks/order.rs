@@ -16,7 +16,8 @@
 //! 3. Both are in one block but not in one warp, a has met others after T, b too, and barriers lead
 //!    from a's warp after T to b's warp. For this, each warp keeps for each other warp the time up
 //!    to which it knows that warp's accesses. A barrier joins these clocks, of the warps that
-//!    arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it is then.
+//!    arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it is then, and
+//!    so does `barrier.cluster.arrive`.
 //! 4. A fence or a release covers a's access, a's block makes a strong write behind it, and b has
 //!    made a synchronising read after T. Fences of a and those of threads that a's access is
 //!    before, by 2 and 3, cover it. If a and b are in two blocks, the fence has to have the scope
@@ -28,6 +29,7 @@
 //! A thread that has exited counts as one that met others at each later barrier of all threads, and
 //! at each later meeting of lanes that names it.
 
+use super::super::clusters;
 use super::super::effect::Scope;
 use super::super::registers::{LANES, Mask, for_each_lane};
 use super::super::warp::Warp;
@@ -234,7 +236,14 @@ impl Clocks {
     pub(super) fn open(&mut self, of: &mut BlockClocks, warps: &[Warp], barrier: u32, is_of_all: bool) {
         let time = self.tick();
         let none = || (vec![0; warps.len()].into(), 0);
-        let (mut known, mut acquired) = of.arrived.remove(&barrier).unwrap_or_else(none);
+        // A thread that waits at the barrier of the cluster has arrived before. What it has done
+        // since then is not ordered.
+        let is_split = barrier >= clusters::OPEN;
+        let arrived = match barrier {
+            clusters::ENDED => of.arrived.get(&barrier).cloned(),
+            _ => of.arrived.remove(&barrier),
+        };
+        let (mut known, mut acquired) = arrived.unwrap_or_else(none);
         let mut all_wait = true;
         for (at, (warp, clock)) in warps.iter().zip(&mut of.warps).enumerate() {
             let mut waits = 0;
@@ -243,11 +252,15 @@ impl Clocks {
             all_wait &= waits | exited == Mask::MAX;
             set(&mut clock.met, waits | exited, time);
             set(&mut clock.entered, waits, time);
-            if waits != 0 || exited == Mask::MAX {
+            let is_known = if is_split { exited != 0 } else { waits != 0 || exited == Mask::MAX };
+            if is_known {
                 join(&mut known, &clock.known);
                 known[at] = time;
                 acquired = acquired.max(clock.acquired);
             }
+        }
+        if barrier == clusters::OPEN {
+            of.arrived.insert(clusters::ENDED, (known.clone(), acquired));
         }
         for (warp, clock) in warps.iter().zip(&mut of.warps) {
             let mut waits = false;
@@ -255,7 +268,7 @@ impl Clocks {
             if waits {
                 join(&mut clock.known, &known);
                 clock.acquired = clock.acquired.max(acquired);
-                clock.floor = if all_wait { time } else { clock.floor };
+                clock.floor = if all_wait && !is_split { time } else { clock.floor };
             }
         }
     }

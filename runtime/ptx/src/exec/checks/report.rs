@@ -97,7 +97,7 @@ impl fmt::Display for Place {
 
 /// Returns the name in the source of a variable of a function. Itanium C++ ABI 5.1, "Mangling":
 /// `_ZZ1fE4tile` is `tile` of `f`.
-fn short(name: &str) -> &str {
+pub(crate) fn short(name: &str) -> &str {
     let is_local = name.starts_with("_ZZ");
     let own = is_local.then(|| {
         name.match_indices('E').find_map(|(at, _)| {

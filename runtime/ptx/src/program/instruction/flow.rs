@@ -2,14 +2,14 @@
 
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
-use crate::exec::registers::{Kind, Literal};
+use crate::exec::registers::{Kind, LANES, Literal};
 use crate::exec::vote::BarrierReduction;
 use crate::exec::{access, control, heap, print, vote};
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
 use crate::program::lower::{Lowering, Side};
 use crate::program::names::Meaning;
-use crate::text::{Function, Instruction, Operand, Statement};
+use crate::text::{Function, Instruction, Number, Operand, Statement};
 
 impl<'m> Lowering<'m> {
     pub(super) fn jump(&mut self, instruction: &'m Instruction<'m>) -> Result<(), LowerError> {
@@ -193,7 +193,7 @@ impl<'m> Lowering<'m> {
             return Ok(());
         }
         if op.has("cluster") {
-            return Err(self.refused(instruction));
+            return self.cluster_barrier(op, instruction);
         }
         let reduction = op.find(|part| match part {
             "and" => Some(BarrierReduction::And),
@@ -209,24 +209,34 @@ impl<'m> Lowering<'m> {
             Some(id) => self.source(id, Kind::Narrow, Literal::Integer)?,
             None => self.constant(Kind::Narrow, 0)?,
         };
+        let constant = |operand: Option<&Operand<'_>>, otherwise: u32| match operand {
+            Some(Operand::Number(Number::Integer(number))) => Some(*number as u32),
+            Some(_) => None,
+            None => Some(otherwise),
+        };
         let count = sources.next().filter(|_| reduction.is_none() || operands.len() > 3);
         let b = match count {
             Some(count) => self.source(count, Kind::Narrow, Literal::Integer)?,
             None => 0,
         };
         let has_count = count.is_some();
+        let (id, threads) = (constant(id, 0), constant(count, LANES as u32));
+        if let Some(wrong) = control::wrong_barrier(id.unwrap_or(0), threads) {
+            return Err(self.error(wrong.to_string()));
+        }
+        let registers = if id.is_none() || threads.is_none() { control::IN_REGISTERS } else { 0 };
         let (Some(reduction), Some(result), Some(predicate)) = (reduction, result, predicate) else {
             let is_arrival = op.has("arrive");
             let run: Run = if is_arrival { control::arrive } else { control::barrier };
             self.this.line.effect = if is_arrival { Effect::Arrive } else { Effect::None };
-            self.emit(Op { a, b, extra: u64::from(has_count), ..Op::new(run) });
+            self.emit(Op { a, b, extra: u64::from(has_count) | registers, ..Op::new(run) });
             return Ok(());
         };
         let (c, is_negated) = self.predicate(predicate)?;
         let kind = if reduction == BarrierReduction::Count { Kind::Narrow } else { Kind::Predicate };
         let d = self.result(result, kind)?;
-        let extra = vote::barrier_extra(reduction, has_count, is_negated);
-        self.emit(Op { d, a, b, c, extra, ..Op::new(vote::barrier_reduce) });
+        let extra = vote::barrier_extra(reduction, has_count, is_negated) | registers;
+        self.emit(Op { d, a, b, c, extra, ..Op::new(control::barrier) });
         Ok(())
     }
 }
