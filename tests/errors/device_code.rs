@@ -2,6 +2,7 @@
 
 use crate::support::software::in_child;
 use crate::support::{refusal, says, streams};
+use warpline::kernel::KernelCall;
 use warpline::prelude::*;
 use warpline::{KernelChecks, KernelForm, RuntimeBuilder};
 
@@ -190,6 +191,18 @@ fn an_image_without_a_cpu_form_is_refused_on_a_cpu_device() {
     x.accept_contents();
 }
 
+#[test]
+fn ptx_in_clusters_of_several_blocks_is_refused_on_a_cpu_device() {
+    let (_runtime, device, [stream]) = streams(["work"]);
+    let config = LaunchConfig::linear(4, 1);
+    stream.launch(greets(), config.with_cluster([1, 1, 1])).blocking_wait().unwrap();
+    let error = refusal(stream.launch(greets(), config.with_cluster([2, 1, 1])));
+    let text = "greets is launched in clusters of [2, 1, 1] blocks, and a CPU device runs each block of PTX as the only \
+                one of its cluster; launch it without clusters, or give the kernel cpu";
+    says(&error, ErrorKind::Driver, &["greets on stream \"work\"", text]);
+    assert!(device.fault().is_none());
+}
+
 /// Returns a stream of a CPU device that runs this form of kernels.
 fn stream_of(form: KernelForm, checks: KernelChecks) -> (Runtime, Stream) {
     let runtime = Runtime::builder().kernel_form(form).kernel_checks(checks).build().unwrap();
@@ -260,6 +273,34 @@ fn memory_behind_pointers_is_declared() {
     let beyond = follow(address + 4, &to).reads(&from);
     let (error, _) = fault(&stream, beyond, LaunchConfig::linear(1, 1));
     says(&error, ErrorKind::Fault, &["which is element 1 of buffer 0 of reads, and it has 1 elements"]);
+}
+
+#[test]
+fn the_remedies_for_memory_behind_pointers_are_those_of_a_call() {
+    type Declare = for<'a> fn(KernelCall<'a>, &'a Buffer<u32>) -> KernelCall<'a>;
+    let remedy = |declare: Declare, from: Option<u64>| {
+        let (_runtime, stream) = stream_of(KernelForm::Ptx, KernelChecks::default());
+        let (x, y) = (stream.alloc::<u32>(1).unwrap(), stream.alloc::<u32>(1).unwrap());
+        drop(stream.fill(&x, 7));
+        drop(stream.fill(&y, 7));
+        let call = match from {
+            Some(from) => follow(x.device_ptr().0.wrapping_add(from), &y),
+            None => adds_behind(x.device_ptr().0, 1),
+        };
+        let (error, _) = fault(&stream, declare(call, &x), LaunchConfig::linear(1, 1));
+        let text = error.to_string();
+        text.strip_suffix("; cpu:0 accepts no more work").unwrap().rsplit("; ").next().unwrap().to_owned()
+    };
+    let writes =
+        "declare buffer 0 of reads as written: pass it to .writes(..) of the call instead of .reads(..)";
+    assert_eq!(remedy(|call, x| call.reads(x), None), writes);
+    let none = "declare the memory by .reads(..) or .writes(..) of the call";
+    assert_eq!(remedy(|call, _| call, None), none);
+    assert_eq!(remedy(|call, _| call, Some(1 << 40)), format!("mend the pointer, or {none}"));
+    let perhaps =
+        "mend the index, or declare memory behind a pointer by .reads(..) or .writes(..) of the call";
+    assert_eq!(remedy(|call, x| call.reads(x), Some(1 << 20)), perhaps);
+    assert_eq!(remedy(|call, x| call.reads(x), Some(4)), "mend the index");
 }
 
 #[test]

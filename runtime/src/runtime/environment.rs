@@ -73,11 +73,13 @@ impl RuntimeBuilder {
         set(&variable, "WARPLINE_CPU_DEVICES", devices, &mut builder.cpu_devices, |text| {
             text.parse::<NonZero<u32>>().ok().map(NonZero::get)
         })?;
+        // Scripts clear these two for single runs, by empty texts.
+        let of_kernels = |name: &str| variable(name).filter(|value| !value.is_empty());
         let form = &mut builder.kernels.form;
-        set(&variable, "WARPLINE_KERNELS", "twin, ptx or both", form, |text| text.parse().ok())?;
+        set(of_kernels, "WARPLINE_KERNELS", "twin, ptx or both", form, |text| text.parse().ok())?;
         let several = "races, init, sync or no-bounds, or several of them between commas";
         let kernels = builder.kernels;
-        set(&variable, "WARPLINE_CHECK_KERNELS", several, &mut builder.kernels, |text| {
+        set(of_kernels, "WARPLINE_CHECK_KERNELS", several, &mut builder.kernels, |text| {
             kernels.with_checks(text)
         })?;
         #[cfg(feature = "cuda")]
@@ -131,6 +133,7 @@ mod tests {
         assert_eq!(with("WARPLINE_CPU_DEVICES", "3").unwrap().cpu_devices, 3);
         assert_eq!(with("WARPLINE_KERNELS", "both").unwrap().kernels.form, KernelForm::Both);
         assert_eq!(with("WARPLINE_KERNELS", "ptx").unwrap().kernels.form, KernelForm::Ptx);
+        assert_eq!(with("WARPLINE_KERNELS", "").unwrap().kernels.form, KernelForm::Twin);
         let checks = with("WARPLINE_CHECK_KERNELS", "races,sync").unwrap().kernels.checks;
         assert_eq!(checks, KernelChecks { races: true, init: false, sync: true });
         let bounds_and_checks = |text: &str| {

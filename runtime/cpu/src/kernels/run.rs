@@ -99,7 +99,7 @@ impl Launching<'_> {
             }
             Err(fault) => {
                 print(&fault.printed);
-                Err(fault.to_string())
+                Err(format!("{fault}{}", remedy(&fault.kind, launch)))
             }
         }
     }
@@ -120,6 +120,33 @@ fn region(param: &Param, arg: &Arg) -> Option<ptx::Region> {
         is_undefined: access == AccessMode::Write,
         element_bytes: element_bytes as u32,
     })
+}
+
+/// The distance in bytes from which on an access is perhaps not meant for an operand. Behind an
+/// operand lie that many unused bytes at most.
+const ELSEWHERE: u64 = 64 << 10;
+
+/// Returns what the remedy in the text of a fault lacks: the words of a call.
+fn remedy(fault: &ptx::FaultKind, launch: &Launch) -> &'static str {
+    let is_reached =
+        |name: &str| launch.reached().iter().enumerate().any(|(at, memory)| reached_name(at, memory) == name);
+    match fault {
+        ptx::FaultKind::ReadOnly { region, .. } if is_reached(&region.name) => {
+            ": pass it to .writes(..) of the call instead of .reads(..)"
+        }
+        fault if fault.is_undeclared() => " by .reads(..) or .writes(..) of the call",
+        ptx::FaultKind::OutOfBounds { address, nearest: Some(region), .. } => {
+            let behind = address.saturating_sub(region.start.saturating_add(region.len_bytes));
+            let is_null = *address < ELSEWHERE;
+            match region.start.saturating_sub(*address).max(behind) {
+                ELSEWHERE.. if !is_null => {
+                    ", or declare memory behind a pointer by .reads(..) or .writes(..) of the call"
+                }
+                _ => "",
+            }
+        }
+        _ => "",
+    }
 }
 
 /// Returns the name of memory that a kernel reaches through pointers, for reports. `at` is its
