@@ -1,9 +1,9 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` passes each declaration to `__kernel!` (`several`). That macro reads it in steps, each
-//! with its own tag. `@kernel` reads the head, `@where` and `@condition` find the body, `@body`
-//! reads its keys in any order, and `@params` expands each parameter for every place where it
-//! occurs. `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no
+//! `kernel!` passes each declaration to `__kernel!` (`several`). That macro reads it in steps,
+//! each with its own tag. `@kernel` reads the head, `@where` and `@condition` find the body,
+//! `@body` reads its keys in any order, and `@params` expands each parameter for every place where
+//! it occurs. `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no
 //! further step reports the missing part.
 
 /// Declares kernels: each becomes a function that makes a

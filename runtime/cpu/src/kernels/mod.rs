@@ -49,7 +49,8 @@ impl Kernels {
     /// Prepares a kernel for launches, with clusters if the launches have some.
     ///
     /// # Errors
-    /// If its PTX is needed and cannot be loaded, or if it would run in clusters of several blocks.
+    /// If its PTX is needed and cannot be loaded, or if it would run in clusters of several
+    /// blocks.
     #[inline]
     pub(super) fn prepare(
         &self,

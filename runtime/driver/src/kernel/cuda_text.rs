@@ -5,8 +5,8 @@
 //!
 //! # Rules
 //! 1. Text that a compiler accepts and that fits the declaration is never refused. An include of
-//!    other headers than CUDA's, a macro in the kernel's head, or a construct that this module does
-//!    not read ends the comparison.
+//!    other headers than CUDA's, a macro in the kernel's head, or a construct that this module
+//!    does not read ends the comparison.
 //! 2. Text without the kernel's name, or without the string "C", is refused: a macro would have to
 //!    contain them too.
 //! 3. If every possible head of the kernel can be read, one of them has to be `__global__` and

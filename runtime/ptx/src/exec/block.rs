@@ -3,8 +3,8 @@
 //! # Barriers
 //! A barrier is not a counter but a question, asked whenever all warps of the block have stopped:
 //! how many threads wait at it now. So threads that meet others at the barrier, or exit, need no
-//! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted. `clusters` has the rules
-//! of the barrier of the cluster.
+//! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted. `clusters` has the
+//! rules of the barrier of the cluster.
 
 use super::aligned::Aligned;
 use super::checks::{BlockState, Checker};

@@ -53,7 +53,8 @@ pub(crate) fn barrier_of(lanes: &Lanes, lane: usize) -> Barrier {
     Barrier { id: if has_ended { ENDED } else { OPEN }, threads: None }
 }
 
-/// Ends the phase if all threads of the block have arrived or exited. Returns whether it has ended.
+/// Ends the phase if all threads of the block have arrived or exited. Returns whether it has
+/// ended.
 pub(crate) fn end_phase(warps: &mut [Warp]) -> bool {
     let live = |warp: &Warp| !warp.lanes.registers.dead;
     let all_arrived = warps.iter().all(|warp| live(warp) & !warp.lanes.arrived.open == 0);

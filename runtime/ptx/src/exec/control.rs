@@ -86,8 +86,8 @@ pub(crate) fn fence(_: &mut Lanes, _: &Op, _: Mask, _: &Context<'_>) -> Flow {
     Flow::Next
 }
 
-/// Bits of `extra` of an op at a barrier: it has a number of threads, registers hold that number or
-/// the number of the barrier, and it is at the barrier of the cluster.
+/// Bits of `extra` of an op at a barrier: it has a number of threads, registers hold that number
+/// or the number of the barrier, and it is at the barrier of the cluster.
 pub(crate) const HAS_COUNT: u64 = 1;
 pub(crate) const IN_REGISTERS: u64 = 1 << 4;
 pub(crate) const OF_CLUSTER: u64 = 1 << 5;

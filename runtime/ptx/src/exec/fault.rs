@@ -54,8 +54,8 @@ impl SharedVariable {
     }
 }
 
-/// Returns an offset in shared memory with its sign: that of a negative index has wrapped, in 32 or
-/// 64 bits.
+/// Returns an offset in shared memory with its sign: that of a negative index has wrapped, in 32
+/// or 64 bits.
 pub(crate) fn signed(offset: u64) -> i64 {
     u32::try_from(offset).map_or(offset.cast_signed(), |offset| offset.cast_signed().into())
 }

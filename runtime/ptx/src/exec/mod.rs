@@ -2,9 +2,9 @@
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `clusters`, `special`, `vote`,
-//! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`, `schedule`: who
-//! runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched, and what fails;
-//! `effect`, `checks`: what a launch may ask to be checked.
+//! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`,
+//! `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched, and
+//! what fails; `effect`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
 mod aligned;
