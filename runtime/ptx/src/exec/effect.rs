@@ -1,5 +1,7 @@
 //! The effects of an instruction that the checks watch: on memory, and on the order of accesses.
 
+use super::vote::Form;
+
 /// An effect that a launch with checks looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -19,8 +21,8 @@ pub(crate) enum Effect {
     Atomic(Moved, bool),
     /// `membar` and `fence`.
     Fence(Scope),
-    /// An instruction that the lanes in the mask `e` run together.
-    Meet,
+    /// An exchange, which the lanes in the mask `e` run together.
+    Meet(Form),
     /// `bar.arrive`
     Arrive,
     /// A copy of bytes within the frame of a function.

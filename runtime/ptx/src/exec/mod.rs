@@ -22,6 +22,7 @@ pub(crate) mod grid;
 pub(crate) mod heap;
 pub(crate) mod lanes;
 pub(crate) mod matrix;
+mod meetings;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;

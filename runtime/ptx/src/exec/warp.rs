@@ -14,7 +14,8 @@
 //!    Volta and later (CUDA C++ Programming Guide, "Independent Thread Scheduling"). The longer
 //!    this goes on, the shorter the turns become.
 //! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
-//!    with another one that reaches the same place, and then tries again.
+//!    with another one that reaches the same place, and then tries again. The lanes that it waits
+//!    for may also wait elsewhere: `meetings` has the rules.
 //!
 //! In a launch with a seed, fragments are also split at random: `splits` has the rules.
 
@@ -270,13 +271,13 @@ impl Warp {
         }
         match ends {
             Ends::Meets | Ends::Turn => None,
-            Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, code),
+            Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, context),
         }
     }
 
     /// Runs an op in some lanes.
     #[inline(always)]
-    fn run_op<const IS_CHECKED: bool>(
+    pub(super) fn run_op<const IS_CHECKED: bool>(
         &mut self,
         op: &Op,
         mask: Mask,
@@ -299,7 +300,8 @@ impl Warp {
     }
 
     /// Does what an instruction of some lanes asks for. Returns the place of an op that failed.
-    fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, code: &Code) -> Option<u32> {
+    fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, context: &Context<'_>) -> Option<u32> {
+        let code = context.launch.code;
         let place = self.fragments[at].place;
         let target = code.ops[place as usize].extra as u32;
         let mine = if flow == Flow::WaitForLanes { self.lanes.waits } else { mine };
@@ -326,13 +328,15 @@ impl Warp {
             Flow::Return | Flow::Exit => {
                 self.lanes.registers.dead |= mine;
                 self.fragments.swap_remove(part);
-                return None;
+                return self.exchange(0..self.fragments.len(), context);
             }
             Flow::WaitAtBarrier => self.wait_at_barriers(part, &code.ops[place as usize]),
             Flow::WaitForLanes => {
                 self.fragments[part].wait = Wait::For(self.lanes.needed);
-                // The lanes that it needs may wait here already, if it came from behind.
-                self.join(part);
+                // The lanes that it needs may wait here already, if it came from behind, or
+                // elsewhere.
+                let part = self.join(part);
+                return self.exchange(part..part + 1, context);
             }
             Flow::Fault => return Some(place),
         }

@@ -301,7 +301,7 @@ impl Checker {
         flow: Flow,
         context: &Context<'_>,
     ) {
-        if context.launch.code.lines[place as usize].effect == Effect::Meet {
+        if let Effect::Meet(_) = context.launch.code.lines[place as usize].effect {
             self.met(lanes, op, mask, flow);
         }
     }

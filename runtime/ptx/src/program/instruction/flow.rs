@@ -3,7 +3,7 @@
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, Literal};
-use crate::exec::vote::BarrierReduction;
+use crate::exec::vote::{BarrierReduction, Form};
 use crate::exec::{access, control, heap, print, vote};
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
@@ -188,7 +188,7 @@ impl<'m> Lowering<'m> {
         let operands = &instruction.operands;
         if op.has("warp") {
             let e = self.source(self.operand(operands, 0)?, Kind::Narrow, Literal::Integer)?;
-            self.this.line.effect = Effect::Meet;
+            self.this.line.effect = Effect::Meet(Form::Barrier);
             self.emit(Op { e, ..Op::new(vote::warp_barrier) });
             return Ok(());
         }

@@ -4,6 +4,7 @@ use crate::exec::effect::Effect;
 use crate::exec::matrix::{self, Element, Fragment, Matrix, Place};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
+use crate::exec::vote::Form;
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
 use crate::program::lower::Lowering;
@@ -64,7 +65,7 @@ impl<'m> Lowering<'m> {
         let extra = self.code.matrices.len() as u64;
         self.code.matrices.push(matrix);
         let e = self.constant(Kind::Narrow, u32::MAX.into())?;
-        self.this.line.effect = Effect::Meet;
+        self.this.line.effect = Effect::Meet(Form::Matrix);
         self.emit(Op { e, extra, ..op });
         Ok(())
     }
