@@ -41,6 +41,8 @@ pub(crate) struct Moved {
     /// True unless the instruction is weak: atomic, volatile, relaxed or stronger. PTX ISA 8.3,
     /// "Operation types".
     pub(crate) is_strong: bool,
+    /// The scope of a strong access.
+    pub(crate) scope: Scope,
     /// The scope of a release before the access.
     pub(crate) releases: Option<Scope>,
 }
@@ -51,7 +53,8 @@ impl Moved {
     }
 }
 
-/// The threads for which a fence or a release orders accesses. PTX ISA 8.5, "Scope".
+/// The threads for which a fence or a release orders accesses, and an access is strong. PTX ISA
+/// 8.5, "Scope".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// The threads of the block.

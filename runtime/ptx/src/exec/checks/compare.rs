@@ -106,7 +106,7 @@ impl Known<'_> {
         }
         let bytes = now.moved.all_bytes();
         let thread = Thread { block: of.block, number: now.lanes.first_thread };
-        let by = Record::new(thread, clocks.time, now.moved.is_strong, now.place);
+        let by = Record::new(thread, clocks.time, now.moved.is_strong.then_some(now.moved.scope), now.place);
         let floor = of.floor(now.warp);
         let (first_word, is_own) = (self.start / 4, self.is_own);
         let is_load = matches!(now.effect, Effect::Load(_));

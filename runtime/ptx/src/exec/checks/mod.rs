@@ -6,7 +6,7 @@
 //!
 //! # Races
 //! Two accesses to a byte race if they are of two threads, at least one of them writes, not both
-//! are strong, and neither is before the other (PTX ISA 8.10). `order` has the rules of "before".
+//! are strong with a scope that has both threads, and neither is before the other (PTX ISA 8.10). `order` has the rules of "before".
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
 //! and one of another thread. An access is compared with these. So a race is missed if other
 //! accesses came between, and no report is false. Two more rules apply:
@@ -45,7 +45,7 @@ mod whole;
 
 use super::access::{Window, addresses};
 use super::context::{Context, Launch};
-use super::effect::{Effect, Moved};
+use super::effect::{Effect, Moved, Scope};
 use super::fault::FaultKind;
 use super::memory::Access;
 use super::op::{Flow, Op};
@@ -252,7 +252,7 @@ impl Checker {
         let Some(block) = self.block.as_deref_mut() else { return false };
         let warp = lanes.first_thread as usize / LANES;
         let thread = Thread { block: block.clocks.block, number: lanes.first_thread };
-        let by = Record::new(thread, self.clocks.time, false, self.place);
+        let by = Record::new(thread, self.clocks.time, None, self.place);
         let weak = Weak { runs, bytes, is_load, by, floor: block.clocks.floor(warp) };
         let (from, to) = weak.extent();
         match op.window {
@@ -284,7 +284,8 @@ impl Checker {
         effect: fn(Moved) -> Effect,
         context: &Context<'_>,
     ) -> Option<Failure> {
-        let moved = Moved { bytes: bytes as u8, elements: 1, is_strong: false, releases: None };
+        let (is_strong, scope) = (false, Scope::Device);
+        let moved = Moved { bytes: bytes as u8, elements: 1, is_strong, scope, releases: None };
         let effect = effect(moved);
         let (warp, block) = (lanes.first_thread as usize / LANES, self.block.as_ref()?.clocks.block);
         let now = Now { lanes, op, place: self.place, effect, moved, context, block, warp, of };
