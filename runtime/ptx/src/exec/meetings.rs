@@ -17,21 +17,27 @@
 //! 4. The instructions of [`Form::Matrix`] are `.aligned`: all lanes have to be at one of them.
 
 use super::context::Context;
+use super::dependence::Dependence;
 use super::effect::Effect;
 use super::fragment::Wait;
 use super::op::{Flow, Op, Row};
 use super::registers::{Kind, Mask, Registers, for_each_lane};
-use super::vote::{Form, is_negated, second_result, with_second_result, without_negation};
+use super::vote::{Form, is_negated, with_second_result, without_negation};
 use super::warp::Warp;
 use std::ops::Range;
 
-/// The registers of an exchange, one for each field of an op.
-const RESULT: Row = 0;
-const SOURCES: [Row; 3] = [1, 2, 3];
-const MEMBERS: Row = 4;
-/// The predicate that a shuffle or a match may have as its second result.
-const SECOND: Row = 5;
+/// The registers of an exchange of each kind: one for each field of an op, and the second result of
+/// a shuffle or a match.
 const REGISTERS: usize = 6;
+const SECOND: Row = 5;
+
+/// An op at which lanes wait for others.
+struct Exchange<'a> {
+    form: Form,
+    op: &'a Op,
+    dependence: &'a Dependence,
+    place: u32,
+}
 
 /// Lanes of a fragment that take part in an exchange.
 struct Part {
@@ -63,10 +69,8 @@ impl Warp {
     /// Returns the parts of the exchange for which the first lane of `left` waits, or none if
     /// members are missing, and the lanes of `left` in the fragment that name the same members.
     fn members(&self, at: usize, left: Mask, context: &Context<'_>) -> (Vec<Part>, Mask) {
-        let none = (Vec::new(), left);
-        let Some((form, op)) = self.exchange_at(at, context).filter(|(form, _)| *form != Form::Matrix) else {
-            return none;
-        };
+        let exchange = self.exchange_at(at, context).filter(|exchange| exchange.form != Form::Matrix);
+        let Some(Exchange { form, op, .. }) = exchange else { return (Vec::new(), left) };
         let registers = &self.lanes.registers;
         let members = registers.narrow[op.e as usize][left.trailing_zeros() as usize];
         let naming = |op: &Op, mask: Mask| {
@@ -79,10 +83,10 @@ impl Warp {
         let mut missing = members & !registers.dead;
         let mut parts = Vec::new();
         for fragment in 0..self.fragments.len() {
-            if let Some((other, op)) = self.exchange_at(fragment, context)
-                && other == form
+            if let Some(other) = self.exchange_at(fragment, context)
+                && other.form == form
             {
-                let mask = naming(op, self.fragments[fragment].mask & members);
+                let mask = naming(other.op, self.fragments[fragment].mask & members);
                 missing &= !mask;
                 if mask != 0 {
                     parts.push(Part { fragment, mask });
@@ -93,100 +97,83 @@ impl Warp {
     }
 
     /// Returns the exchange at which a fragment waits for other lanes.
-    fn exchange_at<'a>(&self, at: usize, context: &Context<'a>) -> Option<(Form, &'a Op)> {
-        let fragment = &self.fragments[at];
-        let code = context.launch.code;
-        match (fragment.wait, code.lines[fragment.place as usize].effect) {
-            (Wait::For(_), Effect::Meet(form)) => Some((form, &code.ops[fragment.place as usize])),
+    fn exchange_at<'a>(&self, at: usize, context: &Context<'a>) -> Option<Exchange<'a>> {
+        let (code, place) = (context.launch.code, self.fragments[at].place);
+        let line = &code.lines[place as usize];
+        match (self.fragments[at].wait, line.effect) {
+            (Wait::For(_), Effect::Meet(form)) => {
+                Some(Exchange { form, op: &code.ops[place as usize], dependence: &line.dependence, place })
+            }
             _ => None,
         }
     }
 
     /// Runs an exchange. Returns the place of an op that failed.
     fn exchange_of(&mut self, parts: Vec<Part>, context: &Context<'_>) -> Option<u32> {
-        let code = context.launch.code;
+        let first = self.exchange_at(parts[0].fragment, context)?;
+        let op = first.in_own_registers();
         let mut own = Registers::new(REGISTERS, REGISTERS, REGISTERS);
         own.dead = self.lanes.registers.dead;
-        let (mut all, mut exchange) = (0, None);
+        let mut all = 0;
         for Part { fragment, mask } in &parts {
-            let (form, op) = self.exchange_at(*fragment, context)?;
-            bring(&mut own, &self.lanes.registers, form, op, *mask);
+            self.exchange_at(*fragment, context)?.bring(&mut own, &op, &self.lanes.registers, *mask);
             all |= mask;
-            exchange = exchange.or(Some((form, op, self.fragments[*fragment].place)));
         }
-        let (form, first, place) = exchange?;
-        let op = in_registers_of_exchange(form, first);
         std::mem::swap(&mut self.lanes.registers, &mut own);
-        let flow = self.run_op::<true>(&op, all, place, context);
+        // The lanes have used their operands when they started to wait.
+        let suspects = std::mem::take(&mut self.lanes.suspects);
+        let flow = self.run_op::<true>(&op, all, first.place, context);
+        self.lanes.suspects = suspects;
         std::mem::swap(&mut self.lanes.registers, &mut own);
         if flow == Flow::Fault {
-            return Some(place);
+            return Some(first.place);
         }
         for Part { fragment, mask } in parts {
-            let place = self.fragments[fragment].place;
-            take(&mut self.lanes.registers, &own, form, &code.ops[place as usize], mask);
+            let exchange = self.exchange_at(fragment, context)?;
+            exchange.take(&mut self.lanes.registers, &own, &op, mask);
             let part = self.split(fragment, mask);
             // Those that stay behind find out again for whom they wait.
             self.fragments[fragment].wait = Wait::Nothing;
             self.fragments[part].wait = Wait::Nothing;
-            self.fragments[part].place = place + 1;
+            self.fragments[part].place = exchange.place + 1;
         }
         None
     }
 }
 
-/// Returns the op of an exchange, whose operands are in the registers of the exchange.
-fn in_registers_of_exchange(form: Form, op: &Op) -> Op {
-    let [a, b, c] = SOURCES;
-    let extra = match form {
-        Form::Shuffle(_) | Form::Match { .. } => with_second_result(op.extra, Some(SECOND)),
-        Form::Vote(_) => without_negation(op.extra),
-        _ => op.extra,
-    };
-    Op { d: RESULT, a, b, c, e: MEMBERS, extra, ..*op }
-}
-
-/// Copies the operands of some lanes to the registers of an exchange.
-fn bring(own: &mut Registers, from: &Registers, form: Form, op: &Op, mask: Mask) {
-    let [a, b, c] = SOURCES;
-    copy(own, (Kind::Narrow, MEMBERS), from, op.e, mask);
-    match form {
-        Form::Shuffle(_) => {
-            for (row, source) in [(a, op.a), (b, op.b), (c, op.c)] {
-                copy(own, (Kind::Narrow, row), from, source, mask);
-            }
-        }
-        Form::Vote(_) => {
-            let bits = from.predicates[op.a as usize];
-            own.set_predicate(a, mask, if is_negated(op.extra) { !bits } else { bits });
-        }
-        Form::Match { kind, .. } => copy(own, (kind, a), from, op.a, mask),
-        Form::Reduce(_) => copy(own, (Kind::Narrow, a), from, op.a, mask),
-        Form::Elect | Form::Barrier | Form::Matrix => {}
+impl Exchange<'_> {
+    /// Returns the op with the registers of the exchange, which has a second result if any has.
+    fn in_own_registers(&self) -> Op {
+        let extra = match self.form {
+            Form::Shuffle(_) | Form::Match { .. } => with_second_result(self.op.extra, Some(SECOND)),
+            Form::Vote(_) => without_negation(self.op.extra),
+            _ => self.op.extra,
+        };
+        Op { d: 0, a: 1, b: 2, c: 3, e: 4, extra, ..*self.op }
     }
-}
 
-/// Copies the results of some lanes from the registers of an exchange.
-fn take(to: &mut Registers, own: &Registers, form: Form, op: &Op, mask: Mask) {
-    let [a, ..] = SOURCES;
-    match form {
-        Form::Barrier | Form::Matrix => {}
-        Form::Vote(vote) => copy(to, (vote.result(), op.d), own, RESULT, mask),
-        Form::Elect => {
-            copy(to, (Kind::Narrow, op.d), own, RESULT, mask);
-            copy(to, (Kind::Predicate, op.a), own, a, mask);
+    /// Copies the sources of some lanes to the registers of the exchange, whose op is `own_op`.
+    fn bring(&self, own: &mut Registers, own_op: &Op, from: &Registers, mask: Mask) {
+        let sources = self.dependence.sources(self.op).zip(self.dependence.sources(own_op));
+        for ((kind, row), (_, own_row)) in sources {
+            copy(own, own_row, from, row, kind, mask);
         }
-        Form::Reduce(_) => copy(to, (Kind::Narrow, op.d), own, RESULT, mask),
-        Form::Shuffle(_) | Form::Match { .. } => {
-            copy(to, (Kind::Narrow, op.d), own, RESULT, mask);
-            if let Some(second) = second_result(op.extra) {
-                copy(to, (Kind::Predicate, second), own, SECOND, mask);
-            }
+        if matches!(self.form, Form::Vote(_)) && is_negated(self.op.extra) {
+            own.predicates[own_op.a as usize] ^= mask;
+        }
+    }
+
+    /// Copies the results of some lanes from the registers of the exchange.
+    fn take(&self, to: &mut Registers, own: &Registers, own_op: &Op, mask: Mask) {
+        let of_exchange = Dependence { second: Some(SECOND), ..*self.dependence };
+        let results = self.dependence.results(self.op).zip(of_exchange.results(own_op));
+        for ((kind, row), (_, own_row)) in results {
+            copy(to, row, own, own_row, kind, mask);
         }
     }
 }
 
-fn copy(to: &mut Registers, (kind, row): (Kind, Row), from: &Registers, source: Row, mask: Mask) {
+fn copy(to: &mut Registers, row: Row, from: &Registers, source: Row, kind: Kind, mask: Mask) {
     match kind {
         Kind::Narrow => {
             let source = &from.narrow[source as usize];

@@ -4,7 +4,7 @@
 //! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `special`, `vote`, `matrix`,
 //! `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`, `schedule`: who
 //! runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched, and what fails;
-//! `effect`, `checks`: what a launch may ask to be checked.
+//! `effect`, `dependence`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
 mod aligned;
@@ -15,6 +15,7 @@ pub(crate) mod code;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod copies;
+pub(crate) mod dependence;
 pub(crate) mod effect;
 pub(crate) mod fault;
 mod fragment;

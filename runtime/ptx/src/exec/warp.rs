@@ -20,13 +20,14 @@
 //! In a launch with a seed, fragments are also split at random: `splits` has the rules.
 
 use super::aligned::Aligned;
+use super::checks::Suspects;
 use super::code::Code;
 use super::context::Context;
 use super::control::barrier_of;
 use super::copies::Copies;
 use super::fault::FaultKind;
 use super::fragment::{Barrier, Fragment, Frame, Wait, restore, saved};
-use super::op::{Flow, Op};
+use super::op::{Flow, Guard, Op};
 use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
 use super::schedule::Order;
 use super::splits::Splits;
@@ -61,6 +62,10 @@ pub(crate) struct Lanes {
     pub(crate) waits: Mask,
     /// The lane and the kind of a fault.
     pub(crate) fault: Option<Box<(usize, FaultKind)>>,
+    /// The place of the op that a fault is about, if it is not the one that ran.
+    pub(crate) blamed: Option<u32>,
+    /// The values that checks follow.
+    pub(crate) suspects: Suspects,
     /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
     pub(crate) arrivals: Vec<(u32, u32)>,
     /// The carry flag of each lane, 1 after a subtraction that borrows nothing. PTX ISA 9.7.2,
@@ -152,6 +157,8 @@ impl Warp {
             needed: 0,
             waits: 0,
             fault: None,
+            blamed: None,
+            suspects: Suspects::default(),
             arrivals: Vec::new(),
             carry: 0,
             copies: Copies::default(),
@@ -176,6 +183,7 @@ impl Warp {
         self.lanes.frame = 0;
         self.lanes.carry = 0;
         self.lanes.copies.clear();
+        self.lanes.suspects.clear();
         self.fragments.clear();
         self.fragments.push(Fragment::first(code, mask));
         (self.turns, self.turn_length) = (0, LONGEST_TURN);
@@ -238,7 +246,9 @@ impl Warp {
             if straight == 0 {
                 let op = &code.ops[place as usize];
                 mine = op.guard.of(mask, &self.lanes.registers.predicates);
-                if mine != 0 {
+                if IS_CHECKED && self.is_suspected(op.guard, mask, context) {
+                    (flow, mine) = (Flow::Fault, mask);
+                } else if mine != 0 {
                     flow = self.run_op::<IS_CHECKED>(op, mine, place, context);
                 }
                 place += u32::from(flow == Flow::Next);
@@ -284,7 +294,8 @@ impl Warp {
         place: u32,
         context: &Context<'_>,
     ) -> Flow {
-        let checker = if IS_CHECKED && op.is_watched { context.checker } else { None };
+        let is_watched = IS_CHECKED && (op.is_watched || !self.lanes.suspects.is_empty());
+        let checker = if is_watched { context.checker } else { None };
         if let Some(checker) = checker
             && let Some((lane, kind)) = checker.borrow_mut().before(&mut self.lanes, op, mask, place, context)
         {
@@ -297,6 +308,19 @@ impl Warp {
             checker.borrow_mut().after(&self.lanes, op, mask, place, flow, context);
         }
         flow
+    }
+
+    /// Returns whether a guard fails a lane of `mask`, because it depends on a suspected value.
+    fn is_suspected(&mut self, guard: Guard, mask: Mask, context: &Context<'_>) -> bool {
+        if self.lanes.suspects.is_empty() {
+            return false;
+        }
+        let Some(checker) = context.checker else { return false };
+        let Some((lane, kind)) = checker.borrow_mut().guard(&mut self.lanes, guard, mask, context) else {
+            return false;
+        };
+        self.lanes.fail(lane, kind);
+        true
     }
 
     /// Does what an instruction of some lanes asks for. Returns the place of an op that failed.
@@ -411,6 +435,7 @@ impl Warp {
         if let Some(saved) = saved {
             let function = &code.functions[callee as usize];
             restore(&mut self.lanes.registers, function, &saved, fragment.mask);
+            self.lanes.suspects.forget(fragment.mask);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Instructions in which the lanes of a warp exchange values.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::{Kind, Literal};
@@ -52,7 +53,10 @@ impl<'m> Lowering<'m> {
         let [a, b, c, e] = rows;
         self.this.line.effect = if is_sync { Effect::Meet(Form::Shuffle(mode)) } else { Effect::None };
         let extra = vote::shuffle_extra(mode, is_sync, predicate);
-        self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) });
+        let narrow = Some(Kind::Narrow);
+        let fields = Fields::of(narrow, [narrow, narrow, narrow, narrow.filter(|_| is_sync)]);
+        let at = self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) }, Way::Use, fields);
+        self.writes_also(at, predicate);
         Ok(())
     }
 
@@ -79,7 +83,9 @@ impl<'m> Lowering<'m> {
         let d = self.result(self.operand(operands, 0)?, form.result())?;
         self.this.line.effect = if is_sync { Effect::Meet(Form::Vote(form)) } else { Effect::None };
         let extra = vote::vote_extra(form, is_sync, is_negated);
-        self.emit(Op { d, a, e, extra, ..Op::new(vote::vote) });
+        let members = is_sync.then_some(Kind::Narrow);
+        let fields = Fields::of(Some(form.result()), [Some(Kind::Predicate), None, None, members]);
+        self.emit(Op { d, a, e, extra, ..Op::new(vote::vote) }, Way::Use, fields);
         Ok(())
     }
 
@@ -96,7 +102,9 @@ impl<'m> Lowering<'m> {
         let is_all = op.has("all");
         self.this.line.effect = Effect::Meet(Form::Match { is_all, kind });
         let extra = vote::match_extra(is_all, kind == Kind::Wide, predicate);
-        self.emit(Op { d, a, e, extra, ..Op::new(vote::match_lanes) });
+        let fields = Fields::of(Some(Kind::Narrow), [Some(kind), None, None, Some(Kind::Narrow)]);
+        let at = self.emit(Op { d, a, e, extra, ..Op::new(vote::match_lanes) }, Way::Use, fields);
+        self.writes_also(at, predicate);
         Ok(())
     }
 
@@ -126,7 +134,9 @@ impl<'m> Lowering<'m> {
         let e = self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
         self.this.line.effect = Effect::Meet(Form::Reduce(reduction));
-        self.emit(Op { d, a, e, extra: reduction as u64, ..Op::new(vote::reduce) });
+        let narrow = Some(Kind::Narrow);
+        let op = Op { d, a, e, extra: reduction as u64, ..Op::new(vote::reduce) };
+        self.emit(op, Way::Use, Fields::of(narrow, [narrow, None, None, narrow]));
         Ok(())
     }
 
@@ -139,7 +149,9 @@ impl<'m> Lowering<'m> {
             None => self.temporary(Kind::Predicate)?,
         };
         self.this.line.effect = Effect::Meet(Form::Elect);
-        self.emit(Op { d, a, e, ..Op::new(vote::elect) });
+        let mut fields = Fields::of(Some(Kind::Narrow), [None, None, None, Some(Kind::Narrow)]);
+        fields.results[1] = Some(Kind::Predicate);
+        self.emit(Op { d, a, e, ..Op::new(vote::elect) }, Way::Use, fields);
         Ok(())
     }
 }
