@@ -1,6 +1,7 @@
 //! The checks of a launch: each rule with a kernel that breaks it, and one that does not.
 //!
-//! `launch` runs a body of PTX with checks. `races`, `init` and `sync` have the rules.
+//! `launch` runs a body of PTX with checks. `races`, `init` and `sync` have the rules, and
+//! `suspects` those for values that are dropped.
 
 #[path = "checks/init.rs"]
 mod init;
@@ -8,5 +9,7 @@ mod init;
 mod launch;
 #[path = "checks/races.rs"]
 mod races;
+#[path = "checks/suspects.rs"]
+mod suspects;
 #[path = "checks/sync.rs"]
 mod sync;

@@ -28,6 +28,8 @@ mod halves;
 mod integers;
 #[path = "forms/matrices.rs"]
 mod matrices;
+#[path = "forms/meetings.rs"]
+mod meetings;
 #[path = "forms/memory.rs"]
 mod memory;
 #[path = "forms/packed.rs"]

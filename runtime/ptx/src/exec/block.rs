@@ -229,7 +229,9 @@ impl Block {
 
     #[cold]
     fn fault(&mut self, context: &Context<'_>, warp: usize, place: u32) -> Box<Fault> {
-        let (lane, mut kind) = match self.warps[warp].lanes.fault.take() {
+        let lanes = &mut self.warps[warp].lanes;
+        let place = lanes.blamed.take().unwrap_or(place);
+        let (lane, mut kind) = match lanes.fault.take() {
             Some(fault) => *fault,
             None => (0, FaultKind::Trap),
         };

@@ -1,5 +1,6 @@
 //! A kernel with all functions that it may call, ready to run.
 
+use super::dependence::Dependence;
 use super::effect::Effect;
 use super::fault::{SharedVariable, signed};
 use super::matrix::Matrix;
@@ -98,6 +99,8 @@ pub(crate) struct Line {
     pub(crate) source: u32,
     /// The effect of the op that checks watch.
     pub(crate) effect: Effect,
+    /// Its registers, for checks that follow values.
+    pub(crate) dependence: Dependence,
 }
 
 /// A function of a kernel.

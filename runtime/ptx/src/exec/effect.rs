@@ -1,5 +1,7 @@
 //! The effects of an instruction that the checks watch: on memory, and on the order of accesses.
 
+use super::vote::Form;
+
 /// An effect that a launch with checks looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -19,8 +21,8 @@ pub(crate) enum Effect {
     Atomic(Moved, bool),
     /// `membar` and `fence`.
     Fence(Scope),
-    /// An instruction that the lanes in the mask `e` run together.
-    Meet,
+    /// An exchange, which the lanes in the mask `e` run together.
+    Meet(Form),
     /// `bar.arrive` and `barrier.cluster.arrive`
     Arrive,
     /// A copy of bytes within the frame of a function.
@@ -39,6 +41,8 @@ pub(crate) struct Moved {
     /// True unless the instruction is weak: atomic, volatile, relaxed or stronger. PTX ISA 8.3,
     /// "Operation types".
     pub(crate) is_strong: bool,
+    /// The scope of a strong access.
+    pub(crate) scope: Scope,
     /// The scope of a release before the access.
     pub(crate) releases: Option<Scope>,
 }
@@ -49,7 +53,8 @@ impl Moved {
     }
 }
 
-/// The threads for which a fence or a release orders accesses. PTX ISA 8.5, "Scope".
+/// The threads for which a fence or a release orders accesses, and an access is strong. PTX ISA
+/// 8.5, "Scope".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// The threads of the block, which is the only one of its cluster.

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::effect::Effect;
 use super::memory::{Access, Element as Memory};
 use super::op::{Flow, Op, Row};
-use super::registers::{LANES, Mask, for_each_lane};
+use super::registers::{Kind, LANES, Mask, for_each_lane};
 use super::vote::for_each_group;
 use super::warp::Lanes;
 use crate::number::Rounding;
@@ -209,6 +209,30 @@ pub(crate) enum Matrix {
     /// `ldmatrix`, `stmatrix`: matrices of 8 × 8 elements of 16 bits, one in each register. Lane
     /// `8 * r + i` gives the address of row `i` of the matrix in register `r`.
     Rows { registers: Vec<Row>, is_transposed: bool, address: Row },
+}
+
+impl Matrix {
+    /// Calls `each` with each register besides those in the fields of the op, and with true if it
+    /// is a result. `is_load` tells an instruction that loads from one that stores.
+    pub(crate) fn for_each_register(&self, is_load: bool, mut each: impl FnMut((Kind, Row), bool)) {
+        let mut all = |fragment: &Fragment, is_result: bool| {
+            let kind = if fragment.element == Element::F64 { Kind::Wide } else { Kind::Narrow };
+            fragment.registers.iter().for_each(|row| each((kind, *row), is_result));
+        };
+        match self {
+            Matrix::Multiply { d, a, b, c, .. } => {
+                [a, b, c].into_iter().for_each(|source| all(source, false));
+                all(d, true);
+            }
+            Matrix::Memory { fragment, stride, .. } => {
+                all(fragment, is_load);
+                each((Kind::Narrow, *stride), false);
+            }
+            Matrix::Rows { registers, .. } => {
+                registers.iter().for_each(|row| each((Kind::Narrow, *row), is_load));
+            }
+        }
+    }
 }
 
 /// Returns the instruction that an op stands for. Its number is in `extra`.

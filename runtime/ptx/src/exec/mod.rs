@@ -2,9 +2,9 @@
 //!
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `clusters`, `special`, `vote`,
-//! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `block`, `grid`,
-//! `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched, and
-//! what fails; `effect`, `checks`: what a launch may ask to be checked.
+//! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `meetings`, `block`,
+//! `grid`, `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched,
+//! and what fails; `effect`, `dependence`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
 mod aligned;
@@ -16,6 +16,7 @@ pub(crate) mod code;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod copies;
+pub(crate) mod dependence;
 pub(crate) mod effect;
 pub(crate) mod fault;
 mod fragment;
@@ -23,6 +24,7 @@ pub(crate) mod grid;
 pub(crate) mod heap;
 pub(crate) mod lanes;
 pub(crate) mod matrix;
+mod meetings;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;

@@ -17,14 +17,20 @@ pub(crate) fn by_sign<C: Cell + Value<Cell = C>>(
 ) -> Flow {
     let (a, b) = (lanes.registers.get::<C>(op.a), lanes.registers.get::<C>(op.b));
     let c = lanes.registers.get::<u32>(op.c);
-    let (is_float, is_flushed) = (op.extra != 0, op.extra == 2);
-    lanes.registers.set::<C>(op.d, mask, |lane| {
-        let number = f32::from_bits(c[lane]);
-        let number = if is_flushed { flush_f32(number) } else { number };
-        let takes_a = if is_float { number >= 0.0 } else { c[lane] as i32 >= 0 };
-        if takes_a { a[lane] } else { b[lane] }
-    });
+    let of = |lane: usize| if takes_first(c[lane], op.extra) { a[lane] } else { b[lane] };
+    lanes.registers.set::<C>(op.d, mask, of);
     Flow::Next
+}
+
+/// Returns whether `slct` takes its first source, by its last one and the `extra` of the op.
+#[inline(always)]
+pub(crate) fn takes_first(c: u32, extra: u64) -> bool {
+    let number = f32::from_bits(c);
+    match extra {
+        0 => c as i32 >= 0,
+        1 => number >= 0.0,
+        _ => flush_f32(number) >= 0.0,
+    }
 }
 
 /// An operation on predicates.

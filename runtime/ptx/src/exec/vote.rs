@@ -2,13 +2,14 @@
 //!
 //! Of an op with a mask of members, `e` is the row of the mask. Lanes that arrive before others of
 //! their mask wait for them. PTX ISA 9.7.9 and 9.7.13: "causes executing threads to wait until all
-//! non-exited threads corresponding to membermask have executed" the instruction.
+//! non-exited threads corresponding to membermask have executed" the instruction. Members that wait
+//! at several instructions are the subject of `meetings`.
 
 use super::clusters;
 use super::context::Context;
 use super::fault::FaultKind;
-use super::op::{Flow, Op};
-use super::registers::{LANES, Mask, for_each_lane};
+use super::op::{Flow, Op, Row};
+use super::registers::{Kind, LANES, Mask, for_each_lane};
 use super::warp::{Lanes, Warp};
 
 /// Calls `of` for the lanes that name the same members, if all of these are here: with those lanes
@@ -53,6 +54,24 @@ pub(crate) fn for_each_group(
     Flow::WaitForLanes
 }
 
+/// The qualifiers of an exchange. Lanes run it together if theirs are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Shuffle(Shuffle),
+    Vote(Vote),
+    Match {
+        is_all: bool,
+        /// The kind of the values.
+        kind: Kind,
+    },
+    Reduce(Reduction),
+    Elect,
+    /// `bar.warp.sync`
+    Barrier,
+    /// An instruction on matrices.
+    Matrix,
+}
+
 /// The way in which a shuffle finds its source lane. PTX ISA 9.7.9.6, shfl.sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -68,7 +87,17 @@ const NO_PREDICATE: u64 = u32::MAX as u64;
 
 /// Returns what an op of a shuffle holds in `extra`.
 pub(crate) fn shuffle_extra(mode: Shuffle, is_sync: bool, predicate: Option<u32>) -> u64 {
-    predicate.map_or(NO_PREDICATE, u64::from) << 32 | u64::from(is_sync) << 2 | mode as u64
+    with_second_result(u64::from(is_sync) << 2 | mode as u64, predicate)
+}
+
+/// Returns `extra` of a shuffle or a match with another second result.
+pub(super) fn with_second_result(extra: u64, predicate: Option<Row>) -> u64 {
+    predicate.map_or(NO_PREDICATE, u64::from) << 32 | extra & u64::from(u32::MAX)
+}
+
+/// Returns the second result that `extra` of a shuffle or a match holds.
+pub(super) fn second_result(extra: u64) -> Option<Row> {
+    (extra >> 32 != NO_PREDICATE).then_some((extra >> 32) as Row)
 }
 
 /// `shfl`: `d` from `a` of another lane, `b` and `c` as in the ISA.
@@ -118,9 +147,8 @@ fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<(usize, u32)>
         inside |= Mask::from(is_inside) << lane;
     }
     lanes.registers.set::<u32>(op.d, mask, |lane| a[from[lane]]);
-    let predicate = op.extra >> 32;
-    if predicate != NO_PREDICATE {
-        lanes.registers.set_predicate(predicate as u32, mask, inside);
+    if let Some(predicate) = second_result(op.extra) {
+        lanes.registers.set_predicate(predicate, mask, inside);
     }
     let dead = lanes.registers.dead;
     if dead == 0 {
@@ -140,9 +168,27 @@ pub(crate) enum Vote {
     Ballot,
 }
 
+impl Vote {
+    /// Returns the kind of its result.
+    pub(crate) fn result(self) -> Kind {
+        if self == Vote::Ballot { Kind::Narrow } else { Kind::Predicate }
+    }
+}
+
 /// Returns what an op of a vote holds in `extra`.
 pub(crate) fn vote_extra(vote: Vote, is_sync: bool, is_negated: bool) -> u64 {
-    vote as u64 | u64::from(is_sync) << 2 | u64::from(is_negated) << 3
+    vote as u64 | u64::from(is_sync) << 2 | if is_negated { NEGATED } else { 0 }
+}
+
+/// The bit in `extra` of a vote that negates the predicate.
+const NEGATED: u64 = 8;
+
+pub(super) fn is_negated(extra: u64) -> bool {
+    extra & NEGATED != 0
+}
+
+pub(super) fn without_negation(extra: u64) -> u64 {
+    extra & !NEGATED
 }
 
 /// `vote`: `d`, a predicate or for a ballot a narrow row, from predicate `a`.
@@ -159,7 +205,7 @@ pub(crate) fn vote(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> F
 #[inline(always)]
 fn vote_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     let bits = lanes.registers.predicates[op.a as usize];
-    let bits = if op.extra & 8 != 0 { !bits } else { bits } & members;
+    let bits = if is_negated(op.extra) { !bits } else { bits } & members;
     let result = match op.extra & 3 {
         0 => bits == members,
         1 => bits != 0,
@@ -191,15 +237,14 @@ fn match_group(lanes: &mut Lanes, op: &Op, mask: Mask, members: Mask) {
     }
     let all_are = equal[members.trailing_zeros() as usize & 31] == members;
     lanes.registers.set::<u32>(op.d, mask, |_| if all_are { members } else { 0 });
-    let predicate = op.extra >> 32;
-    if predicate != NO_PREDICATE {
-        lanes.registers.set_predicate(predicate as u32, mask, if all_are { Mask::MAX } else { 0 });
+    if let Some(predicate) = second_result(op.extra) {
+        lanes.registers.set_predicate(predicate, mask, if all_are { Mask::MAX } else { 0 });
     }
 }
 
 /// Returns what an op of a match holds in `extra`.
 pub(crate) fn match_extra(is_all: bool, is_wide: bool, predicate: Option<u32>) -> u64 {
-    predicate.map_or(NO_PREDICATE, u64::from) << 32 | u64::from(is_wide) << 1 | u64::from(is_all)
+    with_second_result(u64::from(is_wide) << 1 | u64::from(is_all), predicate)
 }
 
 /// The operation of `redux.sync`.

@@ -14,11 +14,13 @@
 //!    Volta and later (CUDA C++ Programming Guide, "Independent Thread Scheduling"). The longer
 //!    this goes on, the shorter the turns become.
 //! 3. A fragment that waits, at a barrier or for lanes of its warp, does not run. It may be joined
-//!    with another one that reaches the same place, and then tries again.
+//!    with another one that reaches the same place, and then tries again. The lanes that it waits
+//!    for may also wait elsewhere: `meetings` has the rules.
 //!
 //! In a launch with a seed, fragments are also split at random: `splits` has the rules.
 
 use super::aligned::Aligned;
+use super::checks::Suspects;
 use super::clusters::Arrived;
 use super::code::Code;
 use super::context::Context;
@@ -26,7 +28,7 @@ use super::control::barrier_of;
 use super::copies::Copies;
 use super::fault::FaultKind;
 use super::fragment::{Barrier, Fragment, Frame, Wait, restore, saved};
-use super::op::{Flow, Op};
+use super::op::{Flow, Guard, Op};
 use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
 use super::schedule::Order;
 use super::splits::Splits;
@@ -61,6 +63,10 @@ pub(crate) struct Lanes {
     pub(crate) waits: Mask,
     /// The lane and the kind of a fault.
     pub(crate) fault: Option<Box<(usize, FaultKind)>>,
+    /// The place of the op that a fault is about, if it is not the one that ran.
+    pub(crate) blamed: Option<u32>,
+    /// The values that checks follow.
+    pub(crate) suspects: Suspects,
     /// Arrivals at barriers of threads that do not wait: the number of the barrier, and of threads.
     pub(crate) arrivals: Vec<(u32, u32)>,
     /// The lanes that are at the barrier of the cluster.
@@ -154,6 +160,8 @@ impl Warp {
             needed: 0,
             waits: 0,
             fault: None,
+            blamed: None,
+            suspects: Suspects::default(),
             arrivals: Vec::new(),
             arrived: Arrived::default(),
             carry: 0,
@@ -180,6 +188,7 @@ impl Warp {
         self.lanes.carry = 0;
         self.lanes.arrived = Arrived::default();
         self.lanes.copies.clear();
+        self.lanes.suspects.clear();
         self.fragments.clear();
         self.fragments.push(Fragment::first(code, mask));
         (self.turns, self.turn_length) = (0, LONGEST_TURN);
@@ -242,7 +251,9 @@ impl Warp {
             if straight == 0 {
                 let op = &code.ops[place as usize];
                 mine = op.guard.of(mask, &self.lanes.registers.predicates);
-                if mine != 0 {
+                if IS_CHECKED && self.is_suspected(op.guard, mask, context) {
+                    (flow, mine) = (Flow::Fault, mask);
+                } else if mine != 0 {
                     flow = self.run_op::<IS_CHECKED>(op, mine, place, context);
                 }
                 place += u32::from(flow == Flow::Next);
@@ -275,20 +286,21 @@ impl Warp {
         }
         match ends {
             Ends::Meets | Ends::Turn => None,
-            Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, code),
+            Ends::Flow(flow, mine) => self.turn_to(at, flow, mine, context),
         }
     }
 
     /// Runs an op in some lanes.
     #[inline(always)]
-    fn run_op<const IS_CHECKED: bool>(
+    pub(super) fn run_op<const IS_CHECKED: bool>(
         &mut self,
         op: &Op,
         mask: Mask,
         place: u32,
         context: &Context<'_>,
     ) -> Flow {
-        let checker = if IS_CHECKED && op.is_watched { context.checker } else { None };
+        let is_watched = IS_CHECKED && (op.is_watched || !self.lanes.suspects.is_empty());
+        let checker = if is_watched { context.checker } else { None };
         if let Some(checker) = checker
             && let Some((lane, kind)) = checker.borrow_mut().before(&mut self.lanes, op, mask, place, context)
         {
@@ -303,8 +315,22 @@ impl Warp {
         flow
     }
 
+    /// Returns whether a guard fails a lane of `mask`, because it depends on a suspected value.
+    fn is_suspected(&mut self, guard: Guard, mask: Mask, context: &Context<'_>) -> bool {
+        if self.lanes.suspects.is_empty() {
+            return false;
+        }
+        let Some(checker) = context.checker else { return false };
+        let Some((lane, kind)) = checker.borrow_mut().guard(&mut self.lanes, guard, mask, context) else {
+            return false;
+        };
+        self.lanes.fail(lane, kind);
+        true
+    }
+
     /// Does what an instruction of some lanes asks for. Returns the place of an op that failed.
-    fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, code: &Code) -> Option<u32> {
+    fn turn_to(&mut self, at: usize, flow: Flow, mine: Mask, context: &Context<'_>) -> Option<u32> {
+        let code = context.launch.code;
         let place = self.fragments[at].place;
         let target = code.ops[place as usize].extra as u32;
         let mine = if flow == Flow::WaitForLanes { self.lanes.waits } else { mine };
@@ -331,13 +357,15 @@ impl Warp {
             Flow::Return | Flow::Exit => {
                 self.lanes.registers.dead |= mine;
                 self.fragments.swap_remove(part);
-                return None;
+                return self.exchange(0..self.fragments.len(), context);
             }
             Flow::WaitAtBarrier => self.wait_at_barriers(part, &code.ops[place as usize]),
             Flow::WaitForLanes => {
                 self.fragments[part].wait = Wait::For(self.lanes.needed);
-                // The lanes that it needs may wait here already, if it came from behind.
-                self.join(part);
+                // The lanes that it needs may wait here already, if it came from behind, or
+                // elsewhere.
+                let part = self.join(part);
+                return self.exchange(part..part + 1, context);
             }
             Flow::Fault => return Some(place),
         }
@@ -412,6 +440,7 @@ impl Warp {
         if let Some(saved) = saved {
             let function = &code.functions[callee as usize];
             restore(&mut self.lanes.registers, function, &saved, fragment.mask);
+            self.lanes.suspects.forget(fragment.mask);
         }
     }
 

@@ -13,8 +13,9 @@
 //!
 //! Both run before the ops of the kernel, in their order there, so sources come before results.
 
-use super::sharing::{Fields, may_read};
+use super::sharing::may_read;
 use crate::exec::code::Code;
+use crate::exec::dependence::Fields;
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::Kind;
 use crate::exec::special::Uniform;

@@ -11,7 +11,8 @@ pub(super) fn moved(op: &Opcode<'_>, elements: usize) -> Moved {
     let is_strong =
         is_atomic || ["volatile", "relaxed", "acquire", "release", "mmio"].iter().any(|part| op.has(part));
     let releases = (op.has("release") || op.has("acq_rel")).then(|| scope(op));
-    Moved { bytes: bytes_of(op.last()).unwrap_or(1) as u8, elements: elements as u8, is_strong, releases }
+    let bytes = bytes_of(op.last()).unwrap_or(1) as u8;
+    Moved { bytes, elements: elements as u8, is_strong, scope: scope(op), releases }
 }
 
 /// Returns the scope of a fence, or of an access that is strong. PTX ISA 9.7.13.4, membar and

@@ -6,6 +6,7 @@ use super::form::{Form, Opcode};
 use super::lower::Lowering;
 use super::{floats, integers, packed};
 use crate::exec::control;
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
@@ -79,7 +80,8 @@ impl<'m> Lowering<'m> {
             "elect" => self.elect(instruction),
             "activemask" => {
                 let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
-                self.emit(Op { d, ..Op::new(vote::active_mask) });
+                let fields = Fields::of(Some(Kind::Narrow), [None; 4]);
+                self.emit(Op { d, ..Op::new(vote::active_mask) }, Way::Whole, fields);
                 Ok(())
             }
             "addc" | "subc" | "madc" => self.carry(&op, instruction),
@@ -98,7 +100,7 @@ impl<'m> Lowering<'m> {
     }
 
     fn plain(&mut self, run: Run) -> Result<(), LowerError> {
-        self.emit(Op::new(run));
+        self.emit_bare(Op::new(run));
         Ok(())
     }
 
@@ -112,15 +114,15 @@ impl<'m> Lowering<'m> {
         }
         let rows = self.sources(form, &operands[1..])?;
         let d = self.result(&operands[0], form.result)?;
-        self.emit_form(form, d, rows);
+        self.emit_form(form, way_of(&Opcode::of(instruction.opcode)), d, rows);
         Ok(())
     }
 
     /// Adds the op of a form.
-    fn emit_form(&mut self, form: &Form, d: Row, rows: [Row; 3]) {
+    fn emit_form(&mut self, form: &Form, way: Way, d: Row, rows: [Row; 3]) {
         let sources: Vec<_> = form.sources.iter().zip(rows).map(|(source, row)| (source.kind, row)).collect();
         let op = Op { d, a: rows[0], b: rows[1], c: rows[2], ..Op::new(form.loops.at(self.level)) };
-        self.emit_pure(op, form.result, &sources);
+        self.emit_pure(op, way, form.result, &sources);
     }
 
     fn sources(&mut self, form: &Form, operands: &'m [Operand<'m>]) -> Result<[Row; 3], LowerError> {
@@ -142,9 +144,11 @@ impl<'m> Lowering<'m> {
         let c = self.source(&operands[3], form.sources[0].kind, form.sources[0].literal)?;
         let first = self.temporary(form.result)?;
         let run = form.loops.at(self.level);
-        self.emit(Op { d: first, a, b, ..Op::new(run) });
+        let source = Some(form.sources[0].kind);
+        let fields = Fields::of(Some(form.result), [source, source, None, None]);
+        self.emit(Op { d: first, a, b, ..Op::new(run) }, way_of(op), fields);
         let d = self.result(&operands[0], form.result)?;
-        self.emit(Op { d, a: first, b: c, ..Op::new(run) });
+        self.emit(Op { d, a: first, b: c, ..Op::new(run) }, way_of(op), fields);
         Ok(())
     }
 
@@ -156,5 +160,20 @@ impl<'m> Lowering<'m> {
             Operand::Number(_) => Ok((self.source(operand, Kind::Predicate, Literal::Integer)?, false)),
             _ => Err(self.error("an operand is not a predicate")),
         }
+    }
+}
+
+/// Returns how the result of an instruction that computes each lane alone depends on its sources.
+fn way_of(op: &Opcode<'_>) -> Way {
+    let ty = op.last();
+    let is_integer = ty.starts_with(['u', 's', 'b']) && !ty.starts_with("bf");
+    match op.name {
+        _ if ty.ends_with("x2") || ty.ends_with("x4") => Way::CutJoin,
+        "prmt" | "shf" | "dp2a" | "dp4a" | "vabsdiff4" => Way::CutJoin,
+        "and" => Way::Zero,
+        "mul" | "mad" | "mul24" | "mad24" if is_integer && !op.has("hi") => Way::Zero,
+        "or" => Way::Join,
+        "shl" | "shr" | "bfe" | "szext" => Way::Cut,
+        _ => Way::Whole,
     }
 }

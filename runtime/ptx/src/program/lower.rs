@@ -5,15 +5,15 @@ use super::error::LowerError;
 use super::form::kind_of;
 use super::labels::Labels;
 use super::names::{Meaning, Names, Register};
-use super::sharing::{Fields, share_rows};
+use super::sharing::share_rows;
 use super::variables::{Variables, layout_of};
 use crate::exec::code::{Code, Function, Line};
 use crate::exec::control;
+use crate::exec::dependence::Fields;
 use crate::exec::effect::Effect;
 use crate::exec::lanes::Level;
 use crate::exec::op::{Guard, Op, Row};
 use crate::exec::registers::Kind;
-use crate::exec::special::Uniform;
 use crate::text::{self, Init, Instruction, Module, Space, Statement, Variable};
 use std::collections::{HashMap, HashSet};
 
@@ -76,7 +76,7 @@ pub(super) struct Lowering<'m> {
     last_frame_bytes: u64,
     pub(super) early: EarlyOps,
     /// The registers in the fields of each op, or `None` if any field may be one.
-    fields: Vec<Option<Fields>>,
+    pub(super) fields: Vec<Option<Fields>>,
     /// The ops whose `extra` is the place of an op.
     jumps: Vec<usize>,
     /// The function that is being lowered.
@@ -93,8 +93,8 @@ pub(super) struct This<'m> {
     pub(super) line: Line,
     pub(super) frame_bytes: u64,
     /// Ops whose field `a` or `b` is relative to the end of the frame.
-    behind_frame: Vec<(usize, Side)>,
-    guard: Option<Guard>,
+    pub(super) behind_frame: Vec<(usize, Side)>,
+    pub(super) guard: Option<Guard>,
 }
 
 /// A field of an op that copies between frames.
@@ -241,7 +241,7 @@ impl<'m> Lowering<'m> {
         }
         // Text that ends without a return returns.
         self.this.line.effect = Effect::None;
-        self.emit(Op::new(control::ret));
+        self.emit_bare(Op::new(control::ret));
         self.close()?;
         self.last_frame_bytes = self.this.frame_bytes;
         let frame_bytes = self.this.frame_bytes.next_multiple_of(self.code.local_align);
@@ -398,53 +398,6 @@ impl<'m> Lowering<'m> {
         }
         *rows += count as usize;
         Ok(first)
-    }
-
-    /// Adds an op under the guard of the instruction.
-    pub(super) fn emit(&mut self, op: Op) -> usize {
-        let guard = self.this.guard.unwrap_or(Guard::ALWAYS);
-        let is_watched = self.this.line.effect != Effect::None;
-        self.code.ops.push(Op { guard, is_watched, ..op });
-        self.code.lines.push(self.this.line);
-        self.fields.push(None);
-        self.code.ops.len() - 1
-    }
-
-    /// Adds an op of which it is known which fields are registers.
-    pub(super) fn emit_known(&mut self, op: Op, fields: Fields) -> usize {
-        let at = self.emit(op);
-        self.fields[at] = Some(fields);
-        at
-    }
-
-    /// Adds an op whose result depends on its sources alone, which are in its fields `a`, `b` and
-    /// so on.
-    pub(super) fn emit_pure(&mut self, op: Op, result: Kind, sources: &[(Kind, Row)]) -> usize {
-        self.emit_uniform(op, result, sources, Uniform::Launch)
-    }
-
-    /// Adds an op whose result depends on its sources and on a value that is uniform.
-    pub(super) fn emit_uniform(
-        &mut self,
-        op: Op,
-        result: Kind,
-        sources: &[(Kind, Row)],
-        uniform: Uniform,
-    ) -> usize {
-        let mut fields = Fields { results: [Some(result), None, None, None, None], ..Fields::default() };
-        for (field, (kind, _)) in fields.sources[1..].iter_mut().zip(sources) {
-            *field = Some(*kind);
-        }
-        let at = self.emit_known(op, fields);
-        if self.this.is_kernel && self.this.guard.is_none() {
-            self.early.note_pure(at, (result, op.d), sources, uniform);
-        }
-        at
-    }
-
-    /// Lets the field of an op that copies between frames count from the end of this frame.
-    pub(super) fn is_behind_frame(&mut self, at: usize, side: Side) {
-        self.this.behind_frame.push((at, side));
     }
 
     fn finish(mut self) -> Result<Code, LowerError> {

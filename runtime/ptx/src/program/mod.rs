@@ -1,6 +1,6 @@
 //! From the statements of a module to kernels that are ready to run.
 //!
-//! `lower` turns functions into ops, a statement at a time. `instruction` knows all instructions,
+//! `lower` turns functions into ops, a statement at a time, and `emit` adds them. `instruction` knows all instructions,
 //! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
 //! computes each lane alone; `integers`, `packed`, `floats`, `conversions` and `comparisons` list
 //! these. `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops
@@ -11,6 +11,7 @@ mod comparisons;
 mod conversions;
 mod early;
 mod effects;
+mod emit;
 mod error;
 mod floats;
 mod form;

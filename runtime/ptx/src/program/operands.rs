@@ -7,6 +7,7 @@ use super::lower::{Lowering, address_of};
 use super::names::Meaning;
 use super::variables::{bits_of, layout_of};
 use crate::exec::access::{Base, Window};
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::select;
@@ -97,7 +98,8 @@ impl<'m> Lowering<'m> {
             }
             Kind::Predicate => {
                 let row = self.temporary(kind)?;
-                self.emit(Op { d: row, extra: bits, ..Op::new(select::set_predicate) });
+                let op = Op { d: row, extra: bits, ..Op::new(select::set_predicate) };
+                self.emit(op, Way::Whole, Fields::of(Some(kind), [None; 4]));
                 Ok(row)
             }
         }
@@ -145,7 +147,8 @@ impl<'m> Lowering<'m> {
                     _ => "add.u64",
                 }));
                 let run = form.ok_or_else(|| self.error("an address cannot be formed"))?.loops.at(self.level);
-                self.emit(Op { d, a, b, ..Op::new(run) });
+                let fields = Fields::of(Some(kind), [Some(kind), Some(kind), None, None]);
+                self.emit(Op { d, a, b, ..Op::new(run) }, Way::Whole, fields);
                 return Ok(d);
             }
             Meaning::Frame { offset: at, .. } => {
@@ -164,7 +167,7 @@ impl<'m> Lowering<'m> {
             },
         };
         let d = self.temporary(kind)?;
-        self.emit(Op { d, ..op });
+        self.emit(Op { d, ..op }, Way::Whole, Fields::of(Some(kind), [None; 4]));
         Ok(d)
     }
 
@@ -174,13 +177,14 @@ impl<'m> Lowering<'m> {
         let d = self.temporary(kind)?;
         match kind {
             Kind::Wide if register == Special::Clock => {
-                self.emit(Op { d, ..Op::new(special::read_clock) });
+                let fields = Fields::of(Some(kind), [None; 4]);
+                self.emit(Op { d, ..Op::new(special::read_clock) }, Way::Whole, fields);
             }
             Kind::Wide => {
                 let a = self.temporary(Kind::Narrow)?;
                 self.emit_special(a, register);
                 let op = Op { d, a, b: 32, ..Op::new(select::extend) };
-                self.emit_pure(op, kind, &[(Kind::Narrow, a)]);
+                self.emit_pure(op, Way::Whole, kind, &[(Kind::Narrow, a)]);
             }
             _ => self.emit_special(d, register),
         }
@@ -193,7 +197,7 @@ impl<'m> Lowering<'m> {
         let op = Op { d, extra: register as u64, ..Op::new(special::read) };
         match register.uniform() {
             Some(uniform) => self.emit_uniform(op, Kind::Narrow, &[], uniform),
-            None => self.emit(op),
+            None => self.emit(op, Way::Whole, Fields::of(Some(Kind::Narrow), [None; 4])),
         };
     }
 

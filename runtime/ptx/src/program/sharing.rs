@@ -16,6 +16,7 @@
 //!   kernel that is very large, shares nothing.
 
 use crate::exec::code::Code;
+use crate::exec::dependence::{Fields, registers};
 use crate::exec::op::{Guard, Op, Row};
 use crate::exec::registers::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -23,21 +24,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// The most words of 64 registers that the analysis looks at in one pass.
 const MOST_WORDS: usize = 1 << 22;
 
-/// The kinds of the registers in the fields `d`, `a`, `b`, `c` and `e` of an op.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fields {
-    pub(super) results: [Option<Kind>; 5],
-    pub(super) sources: [Option<Kind>; 5],
-}
-
 fn fields(op: &mut Op) -> [&mut Row; 5] {
     [&mut op.d, &mut op.a, &mut op.b, &mut op.c, &mut op.e]
-}
-
-/// Returns the registers of those fields of an op that have a kind.
-fn registers(op: &Op, kinds: [Option<Kind>; 5]) -> impl Iterator<Item = (Kind, Row)> {
-    let rows = [op.d, op.a, op.b, op.c, op.e];
-    kinds.into_iter().zip(rows).filter_map(|(kind, row)| kind.map(|kind| (kind, row)))
 }
 
 /// Calls `each` with the registers that an op may touch.

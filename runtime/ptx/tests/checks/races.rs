@@ -212,6 +212,19 @@ fn rules() -> Vec<Rule> {
         passed_on(OTHER_BLOCK, "membar.gl;", "st.volatile.global.u32", "ld.global.u32", ""),
         passed_on(OTHER_BLOCK, "membar.gl;", "st.volatile.global.u32", "ld.volatile.global.u32", ""),
     ));
+    let counted = |first: &str, second: &str| {
+        format!("setp.eq.u32 %p1, %b, 0;\n@%p1 {first} [%data], 1;\n@!%p1 {second} [%data], 1;\nret;")
+    };
+    let (of_block, of_device) = ("red.relaxed.cta.global.add.u32", "red.relaxed.gpu.global.add.u32");
+    for (first, second) in [(of_block, of_block), (of_device, of_block), (of_block, "red.global.add.u32")] {
+        rules.push(rule(
+            "an atomic operation of a block is none for another block",
+            2,
+            TwoBlocks,
+            counted(first, second),
+            counted(of_device, "red.sys.global.add.u32"),
+        ));
+    }
     // Thread 0 publishes what the other threads of its block wrote.
     let cumulative = |meeting: &str| {
         format!(
@@ -359,6 +372,13 @@ fn accesses_that_nothing_orders_are_reported_and_others_are_not() {
 }
 
 #[test]
+fn atomic_operations_of_a_block_do_not_race_within_it() {
+    let body = "setp.lt.u32 %p1, %t, 40;\n@%p1 red.relaxed.cta.global.add.u32 [%data], 1;\n\
+                @!%p1 red.relaxed.gpu.global.add.u32 [%data], 1;\nret;";
+    Launch { checks: RACES, ..Launch::new(1, 64, body) }.passes();
+}
+
+#[test]
 fn memory_is_not_watched_without_the_check() {
     for Rule { blocks, racy, .. } in rules() {
         Launch { checks: Checks { races: false, ..RACES }, ..Launch::new(blocks, 64, &racy) }.passes();
@@ -387,6 +407,11 @@ fn a_report_names_both_accesses_and_the_remedy() {
          separate them by __syncthreads(), or by __syncwarp() if this warp alone uses the memory; use atomic \
          operations if both threads update it"
     );
+    let scopes = "atom.global.cta.add.u32 %r1, [%data+8], 1;\nret;";
+    let remedy = "which thread [63, 0, 0] of block [0, 0, 0] writes (volatile or atomic) (PTX line 26), and nothing orders \
+         the two accesses; one of them is atomic for the threads of its own block alone; give it the scope of the \
+         device, as atomicAdd() has in place of atomicAdd_block()";
+    assert!(text(2, scopes).ends_with(remedy), "{}", text(2, scopes));
     let blocks = "st.global.u32 [%data+8], %b;\nret;";
     assert_eq!(
         text(2, blocks),

@@ -4,9 +4,9 @@ use crate::program::Program;
 use warpline_ptx::Config;
 
 /// Programs whose output is, for each thread, what the function returns.
-type Case = (Program, Box<dyn Fn(u64) -> u64>);
+pub(crate) type Case = (Program, Box<dyn Fn(u64) -> u64>);
 
-fn case(body: &str, of: impl Fn(u64) -> u64 + 'static) -> Case {
+pub(crate) fn case(body: &str, of: impl Fn(u64) -> u64 + 'static) -> Case {
     let body = format!("add.s64 %at, %at, %out;\nadd.s64 %rd60, %at, 0;\n{body}\nret;");
     (Program::new(body), Box::new(of))
 }
@@ -32,7 +32,7 @@ fn shuffled(mode: &str, lane: u64, b: u64, c: u64) -> (u64, bool) {
     (if is_in { from as u64 } else { lane }, is_in)
 }
 
-fn shuffles() -> Vec<Case> {
+pub(crate) fn shuffles() -> Vec<Case> {
     let mut cases = Vec::new();
     for mode in ["up", "down", "bfly", "idx"] {
         let clamps =
@@ -64,7 +64,7 @@ fn shuffles_take_the_lane_of_the_isa() {
     shuffles().into_iter().for_each(|(program, of)| program.gives(of));
 }
 
-fn votes() -> Vec<Case> {
+pub(crate) fn votes() -> Vec<Case> {
     let mut cases = Vec::new();
     // The predicate, and the lanes in which it is true.
     let predicates: [(&str, u32); 4] = [

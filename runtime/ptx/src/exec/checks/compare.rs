@@ -13,6 +13,7 @@ use super::bits::Bits;
 use super::order::{BlockClocks, Clocks, Thread};
 use super::report::{Earlier, Place, Race, Relation};
 use super::shadow::{Record, Words};
+use super::suspects::Finding;
 use crate::text::speculation::may_be_unused;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -42,6 +43,7 @@ pub(super) struct Known<'a> {
 }
 
 /// The fault of an access of a lane.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Problem {
     /// It races with another access, which is a write or a read.
     Race {
@@ -82,8 +84,11 @@ impl Known<'_> {
             let at = now.of[lane] - self.start;
             if reads && found.is_none() && defined.of(at, bytes) == 0 {
                 let is_alone = self.is_own && bytes < 4 && defined.of(at / 8 * 8, 8) != 0;
-                if !is_alone && !now.may_be_unused(loads) {
-                    found = Some((lane, now.of[lane], Problem::Undefined));
+                let problem = (now.of[lane], Problem::Undefined);
+                match now.may_be_unused(loads) {
+                    _ if is_alone => {}
+                    true => loads.suspect(now, lane, (u8::MAX, false), problem),
+                    false => found = Some((lane, problem.0, problem.1)),
                 }
             }
             if writes {
@@ -106,7 +111,7 @@ impl Known<'_> {
         }
         let bytes = now.moved.all_bytes();
         let thread = Thread { block: of.block, number: now.lanes.first_thread };
-        let by = Record::new(thread, clocks.time, now.moved.is_strong, now.place);
+        let by = Record::new(thread, clocks.time, now.moved.is_strong.then_some(now.moved.scope), now.place);
         let floor = of.floor(now.warp);
         let (first_word, is_own) = (self.start / 4, self.is_own);
         let is_load = matches!(now.effect, Effect::Load(_));
@@ -131,9 +136,19 @@ impl Known<'_> {
             for number in 0..len {
                 let place = || (address / 4 + number as u64) * 4 + u64::from(by.bytes().trailing_zeros());
                 let race = if is_load {
-                    let write =
-                        self.words.read(at + number, by, is_before).filter(|_| !now.may_be_unused(loads));
-                    write.map(|earlier| (earlier, true))
+                    let write = self.words.read(at + number, by, is_before);
+                    let is_certain = |earlier: &Record| {
+                        let is_suspicion = now.may_be_unused(loads);
+                        if is_suspicion {
+                            let problem = Problem::Race { earlier: *earlier, is_write: true };
+                            let bytes = earlier.bytes() & by.bytes();
+                            let is_part = now.moved.bytes > 4 || bytes != by.bytes();
+                            let elements = now.elements(lane, number, bytes);
+                            loads.suspect(now, lane, (elements, is_part), (place(), problem));
+                        }
+                        !is_suspicion
+                    };
+                    write.filter(is_certain).map(|earlier| (earlier, true))
                 } else {
                     let is_harmless = |read: Record| {
                         is_before(read)
@@ -161,6 +176,17 @@ impl Now<'_, '_> {
         let bytes = self.moved.all_bytes();
         let is_next = |(lane, at): (usize, &u64)| *at == self.of[0].wrapping_add(lane as u64 * bytes);
         mask == Mask::MAX && self.of.iter().enumerate().all(is_next)
+    }
+
+    /// Returns the elements of a lane, as bits, that have some bytes of one of its words.
+    #[cold]
+    fn elements(&self, lane: usize, word: usize, bytes: u32) -> u8 {
+        let start = self.of[lane] / 4 * 4 + 4 * word as u64;
+        let bytes = (0..4).filter(|byte| bytes >> byte & 1 == 1);
+        bytes.fold(0, |elements, byte| {
+            let offset = (start + byte).wrapping_sub(self.of[lane]);
+            elements | 1 << (offset / u64::from(self.moved.bytes)).min(7)
+        })
     }
 
     /// Returns whether this is a load whose value may stay unused.
@@ -257,14 +283,44 @@ pub(super) fn shared_place(now: &Now<'_, '_>, address: u64) -> Place {
     Place::Shared { offset, variable }
 }
 
+pub(super) fn local_place(now: &Now<'_, '_>, address: u64) -> Place {
+    Place::Local { offset: (address - now.lanes.local_of(0)) % now.lanes.local_stride }
+}
+
+/// What is wrong with a load whose value may stay unused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspicion {
+    pub(super) lane: usize,
+    /// The elements that it is about, as bits.
+    pub(super) elements: u8,
+    /// True if it may be about a part of an element.
+    pub(super) is_part: bool,
+    pub(super) finding: Finding,
+}
+
 /// The loads that were looked at because they might be reported.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     /// For each line, whether the value of its load may stay unused.
     may_be_unused: RefCell<HashMap<u32, bool>>,
+    /// The suspicions of the op that runs.
+    pub(super) suspicions: RefCell<Vec<Suspicion>>,
 }
 
 impl Loads {
+    /// Notes what is wrong with a load, and at which address.
+    #[cold]
+    fn suspect(
+        &self,
+        now: &Now<'_, '_>,
+        lane: usize,
+        (elements, is_part): (u8, bool),
+        (address, problem): (u64, Problem),
+    ) {
+        let finding = Finding { place: now.place, address, problem };
+        self.suspicions.borrow_mut().push(Suspicion { lane, elements, is_part, finding });
+    }
+
     /// Returns whether a thread may have run a load whose value it does not need.
     #[cold]
     fn may_be_unused(&self, place: Option<u32>, launch: &Launch<'_>) -> bool {

@@ -6,7 +6,7 @@
 //!
 //! # Races
 //! Two accesses to a byte race if they are of two threads, at least one of them writes, not both
-//! are strong, and neither is before the other (PTX ISA 8.10). `order` has the rules of "before".
+//! are strong with a scope that has both threads, and neither is before the other (PTX ISA 8.10). `order` has the rules of "before".
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
 //! and one of another thread. An access is compared with these. So a race is missed if other
 //! accesses came between, and no report is false. Two more rules apply:
@@ -14,8 +14,9 @@
 //! * Lanes that write other values to the same bytes by one instruction race.
 //!
 //! Memory that a launch may only read is not watched. A compiler may move a load in front of a
-//! branch, and drop the value in threads whose source does not load it. So a load is reported, here
-//! and below, only if each path from it uses the value (`text::speculation`).
+//! branch, and drop the value in threads whose source does not load it. So a load is reported at
+//! once, here and below, only if each path from it uses the value (`text::speculation`). Otherwise it
+//! is reported when a lane uses the value (`suspects`).
 //!
 //! # Undefined bytes
 //! Shared and local memory is undefined when a block starts, and an operand with
@@ -41,24 +42,27 @@ mod order;
 mod records;
 pub(crate) mod report;
 mod shadow;
+mod suspects;
 mod whole;
 
 use super::access::{Window, addresses};
+use super::code::Line;
 use super::context::{Context, Launch};
-use super::effect::{Effect, Moved};
+use super::effect::{Effect, Moved, Scope};
 use super::fault::FaultKind;
 use super::memory::Access;
-use super::op::{Flow, Op};
+use super::op::{Flow, Guard, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::runs::Runs;
 use super::warp::{Lanes, Warp};
 use crate::checks::Checks;
 use areas::Areas;
 use bits::Bits;
-use compare::{Known, Loads, Now, describe, shared_place};
+use compare::{Known, Loads, Now, Suspicion, describe, local_place, shared_place};
 use order::{BlockClocks, Clocks, Thread};
-use report::Place;
 use shadow::{Record, Words};
+use suspects::Finding;
+pub(crate) use suspects::Suspects;
 use whole::Weak;
 
 /// The state of the checks of a launch.
@@ -167,7 +171,14 @@ impl Checker {
         context: &Context<'_>,
     ) -> Option<Failure> {
         self.place = place;
-        let effect = context.launch.code.lines[place as usize].effect;
+        let code = context.launch.code;
+        let Line { effect, dependence, .. } = &code.lines[place as usize];
+        let effect = *effect;
+        if !lanes.suspects.is_empty()
+            && let Some(used) = lanes.suspects.follow(op, dependence, mask, &lanes.registers, code)
+        {
+            return Some(self.used(lanes, used, context));
+        }
         let (moved, access) = match effect {
             Effect::Load(moved) => (moved, Access::Read),
             Effect::Store(moved, _) | Effect::Atomic(moved, _) => (moved, Access::Write),
@@ -196,7 +207,52 @@ impl Checker {
             self.clocks.publish(clocks);
         }
         let block = clocks.block;
-        self.access(&Now { lanes, op, place, effect, moved, context, block, warp, of: &of }, mask)
+        let now = Now { lanes, op, place, effect, moved, context, block, warp, of: &of };
+        let failure = self.access(&now, mask);
+        for Suspicion { lane, elements, is_part, finding } in self.loads.suspicions.take() {
+            let results = dependence.results(op).enumerate().filter(|(at, _)| elements >> at & 1 == 1);
+            results.for_each(|(_, result)| lanes.suspects.note(result, lane, is_part, finding));
+        }
+        failure
+    }
+
+    /// Checks the guard of an op that lanes have reached. Returns what fails.
+    #[cold]
+    pub(crate) fn guard(
+        &mut self,
+        lanes: &mut Lanes,
+        guard: Guard,
+        mask: Mask,
+        context: &Context<'_>,
+    ) -> Option<Failure> {
+        let used = lanes.suspects.guarding(guard, mask)?;
+        Some(self.used(lanes, used, context))
+    }
+
+    /// Returns the fault of an earlier load whose value a lane uses.
+    #[cold]
+    fn used(
+        &mut self,
+        lanes: &mut Lanes,
+        (lane, finding): (usize, Finding),
+        context: &Context<'_>,
+    ) -> Failure {
+        let Finding { place, address, problem } = finding;
+        lanes.blamed = Some(place);
+        let code = context.launch.code;
+        let (op, effect) = (&code.ops[place as usize], code.lines[place as usize].effect);
+        let Effect::Load(moved) = effect else { unreachable!("a suspicion is about a load") };
+        let warp = lanes.first_thread as usize / LANES;
+        let block = self.block.as_ref().map_or(0, |block| block.clocks.block);
+        let of = &[address; LANES];
+        let now = Now { lanes, op, place, effect, moved, context, block, warp, of };
+        let target = self.target(&now, address);
+        let place_of = |address| match target {
+            Some((Target::Shared, _)) => shared_place(&now, address),
+            Some((Target::Local, _)) => local_place(&now, address),
+            _ => self.areas.place(address),
+        };
+        describe((lane, address, problem), &now, 1 << lane, place_of)
     }
 
     /// Notes an effect that is no access.
@@ -252,7 +308,7 @@ impl Checker {
         let Some(block) = self.block.as_deref_mut() else { return false };
         let warp = lanes.first_thread as usize / LANES;
         let thread = Thread { block: block.clocks.block, number: lanes.first_thread };
-        let by = Record::new(thread, self.clocks.time, false, self.place);
+        let by = Record::new(thread, self.clocks.time, None, self.place);
         let weak = Weak { runs, bytes, is_load, by, floor: block.clocks.floor(warp) };
         let (from, to) = weak.extent();
         match op.window {
@@ -284,11 +340,15 @@ impl Checker {
         effect: fn(Moved) -> Effect,
         context: &Context<'_>,
     ) -> Option<Failure> {
-        let moved = Moved { bytes: bytes as u8, elements: 1, is_strong: false, releases: None };
+        let (is_strong, scope) = (false, Scope::Device);
+        let moved = Moved { bytes: bytes as u8, elements: 1, is_strong, scope, releases: None };
         let effect = effect(moved);
         let (warp, block) = (lanes.first_thread as usize / LANES, self.block.as_ref()?.clocks.block);
         let now = Now { lanes, op, place: self.place, effect, moved, context, block, warp, of };
-        self.access(&now, mask)
+        let failure = self.access(&now, mask);
+        // The values are not followed.
+        self.loads.suspicions.take();
+        failure
     }
 
     /// Notes what an op with an effect has done that lanes have run.
@@ -301,7 +361,7 @@ impl Checker {
         flow: Flow,
         context: &Context<'_>,
     ) {
-        if context.launch.code.lines[place as usize].effect == Effect::Meet {
+        if let Effect::Meet(_) = context.launch.code.lines[place as usize].effect {
             self.met(lanes, op, mask, flow);
         }
     }
@@ -353,9 +413,7 @@ impl Checker {
                 let defined = block.local_defined.get_mut(now.warp);
                 let memory = Known { start, words: &mut Words::default(), defined, is_own: true };
                 let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
-                let place =
-                    |address: u64| Place::Local { offset: (address - start) % now.lanes.local_stride };
-                failure.map(|failure| describe(failure, now, mask, place))
+                failure.map(|failure| describe(failure, now, mask, |address| local_place(now, address)))
             }
             Target::Global => {
                 let area = self.areas.of(lowest)?;

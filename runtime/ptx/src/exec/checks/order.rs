@@ -35,11 +35,11 @@ use super::super::registers::{LANES, Mask, for_each_lane};
 use super::super::warp::Warp;
 use std::collections::HashMap;
 
-/// A time. 31 bits, so that a record has room for a flag.
+/// A time. 30 bits, so that a record has room for two flags.
 pub(super) type Time = u32;
 
 /// The time at which the count ends. From then on everything counts as ordered.
-const LAST: Time = (1 << 31) - 1;
+const LAST: Time = (1 << 30) - 1;
 
 /// A thread of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

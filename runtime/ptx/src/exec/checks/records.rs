@@ -78,6 +78,7 @@ impl DerefMut for Records {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::effect::Scope;
     use super::super::order::Thread;
     use super::*;
 
@@ -88,7 +89,7 @@ mod tests {
             let mut records = Records::new(len);
             assert_eq!(records.len(), len);
             assert!(records.iter().all(|record| *record == Record::default()));
-            let by = Record::new(Thread { block: 1, number: 2 }, 3, true, 4).at(5, 0xf);
+            let by = Record::new(Thread { block: 1, number: 2 }, 3, Some(Scope::Device), 4).at(5, 0xf);
             records.fill(by);
         }
     }

@@ -144,6 +144,13 @@ impl fmt::Display for Race {
             );
         }
         write!(f, ", and nothing orders the two accesses; ")?;
+        if *is_strong && earlier.is_strong {
+            return write!(
+                f,
+                "one of them is atomic for the threads of its own block alone; give it the scope of the device, \
+                 as atomicAdd() has in place of atomicAdd_block()"
+            );
+        }
         let weak = if *is_strong { earlier.access } else { *access };
         let is_one_strong = *is_strong != earlier.is_strong;
         match (is_one_strong, weak) {

@@ -1,5 +1,6 @@
 //! The records of each word of memory for the check of races.
 
+use super::super::effect::Scope;
 use super::order::{Thread, Time};
 use super::records::Records;
 use bytemuck::Zeroable;
@@ -8,7 +9,8 @@ use std::ops::Range;
 /// An access that a word remembers. All zeros mean none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
 pub(super) struct Record {
-    /// The time, and in the highest bit whether the access is strong.
+    /// The time, in the highest bit whether the access is strong, and in the one below whether its
+    /// scope is the block.
     time: u32,
     block: u32,
     /// From the lowest bit: 4 bits for the bytes, 10 for the thread and 18 for the place of the op.
@@ -16,15 +18,21 @@ pub(super) struct Record {
 }
 
 const STRONG: u32 = 1 << 31;
+const OF_BLOCK: u32 = 1 << 30;
 
 impl Record {
     /// The place of an op that is too far behind.
     const FAR: u32 = (1 << 18) - 1;
 
-    /// Returns the record of an access to no bytes.
-    pub(super) fn new(thread: Thread, time: Time, is_strong: bool, place: u32) -> Self {
+    /// Returns the record of an access to no bytes, which is strong if it has a scope.
+    pub(super) fn new(thread: Thread, time: Time, strong: Option<Scope>, place: u32) -> Self {
+        let flags = match strong {
+            None => 0,
+            Some(Scope::Device) => STRONG,
+            Some(Scope::Block) => STRONG | OF_BLOCK,
+        };
         Record {
-            time: time | if is_strong { STRONG } else { 0 },
+            time: time | flags,
             block: thread.block,
             rest: place.min(Self::FAR) << 14 | (thread.number & 0x3ff) << 4,
         }
@@ -43,7 +51,7 @@ impl Record {
 
     #[inline(always)]
     pub(super) fn time(self) -> Time {
-        self.time & !STRONG
+        self.time & !(STRONG | OF_BLOCK)
     }
 
     #[inline(always)]
@@ -87,10 +95,12 @@ impl Record {
         *self = Record { rest: by.rest | bytes, ..by };
     }
 
-    /// Returns whether the accesses touch the same bytes, and not both of them are strong.
+    /// Returns whether the accesses touch the same bytes, and not both of them are strong for each
+    /// other's thread.
     #[inline(always)]
     fn may_race(self, other: Record) -> bool {
-        self.rest & other.rest & 0xf != 0 && self.time & other.time & STRONG == 0
+        let is_apart = self.block != other.block && (self.time | other.time) & OF_BLOCK != 0;
+        self.rest & other.rest & 0xf != 0 && (self.time & other.time & STRONG == 0 || is_apart)
     }
 }
 

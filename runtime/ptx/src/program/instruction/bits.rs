@@ -1,5 +1,6 @@
 //! Integer instructions with more operands than a [`Form`](super::super::form::Form) has.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::select;
@@ -26,7 +27,8 @@ impl<'m> Lowering<'m> {
         let c = self.source(self.operand(operands, 3)?, Kind::Narrow, Literal::Integer)?;
         let e = self.source(self.operand(operands, 4)?, Kind::Narrow, Literal::Integer)?;
         let d = self.result(self.operand(operands, 0)?, kind)?;
-        self.emit(Op { d, a, b, c, e, ..Op::new(run) });
+        let sources = [Some(kind), Some(kind), Some(Kind::Narrow), Some(Kind::Narrow)];
+        self.emit(Op { d, a, b, c, e, ..Op::new(run) }, Way::CutJoin, Fields::of(Some(kind), sources));
         Ok(())
     }
 
@@ -48,7 +50,10 @@ impl<'m> Lowering<'m> {
         };
         let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
         let [a, b, c] = rows;
-        self.emit(Op { d, a, b, c, extra: *table as u64, ..Op::new(select::lookup) });
+        // A table may let one source decide alone.
+        let narrow = Some(Kind::Narrow);
+        let op = Op { d, a, b, c, extra: *table as u64, ..Op::new(select::lookup) };
+        self.emit(op, Way::Hidden, Fields::of(narrow, [narrow, narrow, narrow, None]));
         Ok(())
     }
 
@@ -82,7 +87,8 @@ impl<'m> Lowering<'m> {
         };
         let d = self.result(self.operand(operands, 0)?, kind)?;
         let extra = select::carry_extra(sum, takes, op.has("cc"));
-        self.emit(Op { d, a, b, c, extra, ..Op::new(run) });
+        let fields = Fields::of(Some(kind), [Some(kind), Some(kind), Some(kind), None]);
+        self.emit(Op { d, a, b, c, extra, ..Op::new(run) }, Way::Whole, fields);
         Ok(())
     }
 }

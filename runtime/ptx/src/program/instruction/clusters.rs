@@ -2,6 +2,7 @@
 
 use crate::exec::clusters;
 use crate::exec::control::OF_CLUSTER;
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, Literal};
@@ -48,7 +49,8 @@ impl<'m> Lowering<'m> {
             self.this.line.effect = Effect::Arrive;
         }
         let a = self.constant(Kind::Narrow, clusters::OPEN.into())?;
-        self.emit(Op { a, extra: OF_CLUSTER, ..Op::new(run) });
+        let fields = Fields::of(None, [Some(Kind::Narrow), None, None, None]);
+        self.emit(Op { a, extra: OF_CLUSTER, ..Op::new(run) }, Way::Use, fields);
         Ok(())
     }
 
@@ -66,7 +68,8 @@ impl<'m> Lowering<'m> {
             Kind::Narrow => clusters::map_address::<u32>,
             _ => clusters::map_address::<u64>,
         };
-        self.emit(Op { d, a, b, ..Op::new(run) });
+        let fields = Fields::of(Some(kind), [Some(kind), Some(Kind::Narrow), None, None]);
+        self.emit(Op { d, a, b, ..Op::new(run) }, Way::Whole, fields);
         Ok(())
     }
 
@@ -79,7 +82,8 @@ impl<'m> Lowering<'m> {
         let kind = kind_of(op.last()).ok_or_else(|| self.error("getctarank needs u32 or u64"))?;
         self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
-        self.emit(Op { d, ..Op::new(clusters::rank_of_address) });
+        let fields = Fields::of(Some(Kind::Narrow), [None; 4]);
+        self.emit(Op { d, ..Op::new(clusters::rank_of_address) }, Way::Whole, fields);
         Ok(())
     }
 }

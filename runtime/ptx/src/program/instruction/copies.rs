@@ -2,6 +2,7 @@
 
 use crate::exec::access::Window;
 use crate::exec::copies;
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::lanes::selects;
 use crate::exec::op::Op;
@@ -25,7 +26,7 @@ impl<'m> Lowering<'m> {
             Some("wait_all") => self.plain(copies::wait_all),
             Some("wait_group") => {
                 let extra = self.number(operands, 0)?;
-                self.emit(Op { extra, ..Op::new(copies::wait_group) });
+                self.emit_bare(Op { extra, ..Op::new(copies::wait_group) });
                 Ok(())
             }
             Some("ca" | "cg") => self.issue_copy(op, instruction),
@@ -51,7 +52,10 @@ impl<'m> Lowering<'m> {
                     let (a, d) = (self.constant(Kind::Narrow, 0)?, self.temporary(Kind::Narrow)?);
                     let extra = if is_negated { u64::from(u32::MAX) } else { 0 };
                     let run = selects::loops::<u32>().at(self.level);
-                    self.emit(Op { d, a, b: all, c: predicate, extra, ..Op::new(run) });
+                    let narrow = Some(Kind::Narrow);
+                    let fields = Fields::of(narrow, [narrow, narrow, Some(Kind::Predicate), None]);
+                    let op = Op { d, a, b: all, c: predicate, extra, ..Op::new(run) };
+                    self.emit(op, Way::Select, fields);
                     d
                 }
                 _ => self.source(read, Kind::Narrow, Literal::Integer)?,
@@ -60,7 +64,10 @@ impl<'m> Lowering<'m> {
         let (a, _) = self.address_row(self.operand(operands, 0)?, Some(Window::Shared))?;
         let (b, _) = self.address_row(self.operand(operands, 1)?, Some(Window::Global))?;
         let e = self.temporary(Kind::Wide)?;
-        self.emit(Op { a, b, c, e, extra: bytes, ..Op::new(copies::issue) });
+        let wide = Some(Kind::Wide);
+        let mut fields = Fields::of(None, [wide, wide, Some(Kind::Narrow), None]);
+        fields.results[4] = wide;
+        self.emit(Op { a, b, c, e, extra: bytes, ..Op::new(copies::issue) }, Way::Use, fields);
         Ok(())
     }
 

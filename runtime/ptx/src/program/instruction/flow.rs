@@ -1,9 +1,10 @@
 //! Jumps, calls and barriers of blocks.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Run};
 use crate::exec::registers::{Kind, LANES, Literal};
-use crate::exec::vote::BarrierReduction;
+use crate::exec::vote::{BarrierReduction, Form};
 use crate::exec::{access, control, heap, print, vote};
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
@@ -16,7 +17,7 @@ impl<'m> Lowering<'m> {
         let Some(Operand::Name(label)) = instruction.operands.first() else {
             return Err(self.error("bra needs a label"));
         };
-        let at = self.emit(Op::new(control::jump));
+        let at = self.emit_bare(Op::new(control::jump));
         self.this.labels.jump(at, label, instruction.line);
         Ok(())
     }
@@ -27,7 +28,8 @@ impl<'m> Lowering<'m> {
         let Operand::Name(list) = self.operand(operands, 1)? else {
             return Err(self.error("brx.idx needs the name of a list of labels"));
         };
-        let at = self.emit(Op { a, ..Op::new(control::jump_by_index) });
+        let fields = Fields::of(None, [Some(Kind::Narrow), None, None, None]);
+        let at = self.emit(Op { a, ..Op::new(control::jump_by_index) }, Way::Use, fields);
         self.this.labels.jump_to_one_of(at, list, instruction.line);
         Ok(())
     }
@@ -84,7 +86,7 @@ impl<'m> Lowering<'m> {
         for (argument, (to, bytes)) in arguments.iter().zip(&layout.params) {
             let from = self.param_variable(argument)?;
             self.this.line.effect = Effect::Copy;
-            let at = self.emit(Op {
+            let at = self.emit_bare(Op {
                 a: from as u32,
                 b: *to as u32,
                 extra: *bytes,
@@ -98,18 +100,19 @@ impl<'m> Lowering<'m> {
                 let number = self.number_of(function.name);
                 let number = number.ok_or_else(|| self.error(format!("there is no body of {callee}")))?;
                 self.note_call(number);
-                self.emit(Op { extra: u64::from(number), ..Op::new(control::call) });
+                self.emit_bare(Op { extra: u64::from(number), ..Op::new(control::call) });
             }
             None => {
                 let a = self.register(callee, Kind::Wide)?;
                 self.note_call_of_address()?;
-                self.emit(Op { a, ..Op::new(control::call_address) });
+                let fields = Fields::of(None, [Some(Kind::Wide), None, None, None]);
+                self.emit(Op { a, ..Op::new(control::call_address) }, Way::Use, fields);
             }
         }
         for (result, (from, bytes)) in results.iter().zip(&layout.results) {
             let to = self.param_variable(result)?;
             self.this.line.effect = Effect::Copy;
-            let at = self.emit(Op {
+            let at = self.emit_bare(Op {
                 a: *from as u32,
                 b: to as u32,
                 extra: *bytes,
@@ -159,21 +162,21 @@ impl<'m> Lowering<'m> {
         match callee {
             "vprintf" => {
                 self.this.line.effect = Effect::Result(4);
-                self.emit(Op { d, a, b, ..Op::new(print::print) });
+                self.emit_bare(Op { d, a, b, ..Op::new(print::print) });
                 Ok(())
             }
             "__assertfail" => {
-                self.emit(Op { a, b, c, e, ..Op::new(print::assert_failed) });
+                self.emit_bare(Op { a, b, c, e, ..Op::new(print::assert_failed) });
                 Ok(())
             }
             "malloc" => {
                 self.this.line.effect = Effect::Result(8);
                 self.code.calls_malloc = true;
-                self.emit(Op { d, a, ..Op::new(heap::allocate) });
+                self.emit_bare(Op { d, a, ..Op::new(heap::allocate) });
                 Ok(())
             }
             "free" => {
-                self.emit(Op { a, ..Op::new(heap::free) });
+                self.emit_bare(Op { a, ..Op::new(heap::free) });
                 Ok(())
             }
             _ => Err(self.error(format!("{callee} is defined in another module; link the modules"))),
@@ -188,8 +191,9 @@ impl<'m> Lowering<'m> {
         let operands = &instruction.operands;
         if op.has("warp") {
             let e = self.source(self.operand(operands, 0)?, Kind::Narrow, Literal::Integer)?;
-            self.this.line.effect = Effect::Meet;
-            self.emit(Op { e, ..Op::new(vote::warp_barrier) });
+            self.this.line.effect = Effect::Meet(Form::Barrier);
+            let fields = Fields::of(None, [None, None, None, Some(Kind::Narrow)]);
+            self.emit(Op { e, ..Op::new(vote::warp_barrier) }, Way::Use, fields);
             return Ok(());
         }
         if op.has("cluster") {
@@ -225,18 +229,23 @@ impl<'m> Lowering<'m> {
             return Err(self.error(wrong.to_string()));
         }
         let registers = if id.is_none() || threads.is_none() { control::IN_REGISTERS } else { 0 };
+        let count = has_count.then_some(Kind::Narrow);
         let (Some(reduction), Some(result), Some(predicate)) = (reduction, result, predicate) else {
             let is_arrival = op.has("arrive");
             let run: Run = if is_arrival { control::arrive } else { control::barrier };
             self.this.line.effect = if is_arrival { Effect::Arrive } else { Effect::None };
-            self.emit(Op { a, b, extra: u64::from(has_count) | registers, ..Op::new(run) });
+            let fields = Fields::of(None, [Some(Kind::Narrow), count, None, None]);
+            let extra = u64::from(has_count) | registers;
+            self.emit(Op { a, b, extra, ..Op::new(run) }, Way::Use, fields);
             return Ok(());
         };
         let (c, is_negated) = self.predicate(predicate)?;
         let kind = if reduction == BarrierReduction::Count { Kind::Narrow } else { Kind::Predicate };
         let d = self.result(result, kind)?;
         let extra = vote::barrier_extra(reduction, has_count, is_negated) | registers;
-        self.emit(Op { d, a, b, c, extra, ..Op::new(control::barrier) });
+        let sources = [Some(Kind::Narrow), count, Some(Kind::Predicate), None];
+        let op = Op { d, a, b, c, extra, ..Op::new(control::barrier) };
+        self.emit(op, Way::Use, Fields::of(Some(kind), sources));
         Ok(())
     }
 }

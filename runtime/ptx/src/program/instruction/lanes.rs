@@ -1,10 +1,11 @@
 //! Instructions in which the lanes of a warp exchange values.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::vote;
-use crate::exec::vote::{Reduction, Shuffle, Vote};
+use crate::exec::vote::{Form, Reduction, Shuffle, Vote};
 use crate::program::error::LowerError;
 use crate::program::form::{Opcode, kind_of};
 use crate::program::lower::Lowering;
@@ -50,9 +51,12 @@ impl<'m> Lowering<'m> {
         }
         let (d, predicate) = self.result_and_predicate(self.operand(operands, 0)?)?;
         let [a, b, c, e] = rows;
-        self.this.line.effect = if is_sync { Effect::Meet } else { Effect::None };
+        self.this.line.effect = if is_sync { Effect::Meet(Form::Shuffle(mode)) } else { Effect::None };
         let extra = vote::shuffle_extra(mode, is_sync, predicate);
-        self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) });
+        let narrow = Some(Kind::Narrow);
+        let fields = Fields::of(narrow, [narrow, narrow, narrow, narrow.filter(|_| is_sync)]);
+        let at = self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) }, Way::Use, fields);
+        self.writes_also(at, predicate);
         Ok(())
     }
 
@@ -76,11 +80,12 @@ impl<'m> Lowering<'m> {
             true => self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?,
             false => 0,
         };
-        let kind = if form == Vote::Ballot { Kind::Narrow } else { Kind::Predicate };
-        let d = self.result(self.operand(operands, 0)?, kind)?;
-        self.this.line.effect = if is_sync { Effect::Meet } else { Effect::None };
+        let d = self.result(self.operand(operands, 0)?, form.result())?;
+        self.this.line.effect = if is_sync { Effect::Meet(Form::Vote(form)) } else { Effect::None };
         let extra = vote::vote_extra(form, is_sync, is_negated);
-        self.emit(Op { d, a, e, extra, ..Op::new(vote::vote) });
+        let members = is_sync.then_some(Kind::Narrow);
+        let fields = Fields::of(Some(form.result()), [Some(Kind::Predicate), None, None, members]);
+        self.emit(Op { d, a, e, extra, ..Op::new(vote::vote) }, Way::Use, fields);
         Ok(())
     }
 
@@ -94,9 +99,12 @@ impl<'m> Lowering<'m> {
         let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
         let e = self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?;
         let (d, predicate) = self.result_and_predicate(self.operand(operands, 0)?)?;
-        self.this.line.effect = Effect::Meet;
-        let extra = vote::match_extra(op.has("all"), kind == Kind::Wide, predicate);
-        self.emit(Op { d, a, e, extra, ..Op::new(vote::match_lanes) });
+        let is_all = op.has("all");
+        self.this.line.effect = Effect::Meet(Form::Match { is_all, kind });
+        let extra = vote::match_extra(is_all, kind == Kind::Wide, predicate);
+        let fields = Fields::of(Some(Kind::Narrow), [Some(kind), None, None, Some(Kind::Narrow)]);
+        let at = self.emit(Op { d, a, e, extra, ..Op::new(vote::match_lanes) }, Way::Use, fields);
+        self.writes_also(at, predicate);
         Ok(())
     }
 
@@ -125,8 +133,10 @@ impl<'m> Lowering<'m> {
         let a = self.source(self.operand(operands, 1)?, Kind::Narrow, Literal::Integer)?;
         let e = self.source(self.operand(operands, 2)?, Kind::Narrow, Literal::Integer)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
-        self.this.line.effect = Effect::Meet;
-        self.emit(Op { d, a, e, extra: reduction as u64, ..Op::new(vote::reduce) });
+        self.this.line.effect = Effect::Meet(Form::Reduce(reduction));
+        let narrow = Some(Kind::Narrow);
+        let op = Op { d, a, e, extra: reduction as u64, ..Op::new(vote::reduce) };
+        self.emit(op, Way::Use, Fields::of(narrow, [narrow, None, None, narrow]));
         Ok(())
     }
 
@@ -138,8 +148,10 @@ impl<'m> Lowering<'m> {
             Some(row) => row,
             None => self.temporary(Kind::Predicate)?,
         };
-        self.this.line.effect = Effect::Meet;
-        self.emit(Op { d, a, e, ..Op::new(vote::elect) });
+        self.this.line.effect = Effect::Meet(Form::Elect);
+        let mut fields = Fields::of(Some(Kind::Narrow), [None, None, None, Some(Kind::Narrow)]);
+        fields.results[1] = Some(Kind::Predicate);
+        self.emit(Op { d, a, e, ..Op::new(vote::elect) }, Way::Use, fields);
         Ok(())
     }
 }

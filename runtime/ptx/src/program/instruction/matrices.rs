@@ -1,9 +1,11 @@
 //! Instructions on matrices that a warp holds together. PTX ISA 9.7.14.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::matrix::{self, Element, Fragment, Matrix, Place};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
+use crate::exec::vote::Form;
 use crate::program::error::LowerError;
 use crate::program::form::Opcode;
 use crate::program::lower::Lowering;
@@ -60,12 +62,14 @@ impl<'m> Lowering<'m> {
     }
 
     /// Adds an op for an instruction on matrices, in which all lanes of the warp take part.
-    fn emit_matrix(&mut self, matrix: Matrix, op: Op) -> Result<(), LowerError> {
+    fn emit_matrix(&mut self, matrix: Matrix, is_load: bool, op: Op) -> Result<(), LowerError> {
+        let address = (!matches!(matrix, Matrix::Multiply { .. })).then_some(Kind::Wide);
+        let fields = Fields::of(None, [address, None, None, None]);
         let extra = self.code.matrices.len() as u64;
         self.code.matrices.push(matrix);
         let e = self.constant(Kind::Narrow, u32::MAX.into())?;
-        self.this.line.effect = Effect::Meet;
-        self.emit(Op { e, extra, ..op });
+        self.this.line.effect = Effect::Meet(Form::Matrix);
+        self.emit(Op { e, extra, ..op }, Way::Matrix { is_load }, fields);
         Ok(())
     }
 
@@ -126,7 +130,7 @@ impl<'m> Lowering<'m> {
         self.fill(&mut c, self.operand(operands, 3)?, false)?;
         self.fill(&mut d, self.operand(operands, 0)?, true)?;
         let is_saturated = op.has("satfinite");
-        self.emit_matrix(Matrix::Multiply { d, a, b, c, is_saturated }, Op::new(matrix::multiply))
+        self.emit_matrix(Matrix::Multiply { d, a, b, c, is_saturated }, false, Op::new(matrix::multiply))
     }
 
     /// Sets the registers of a fragment to those of an operand.
@@ -196,7 +200,7 @@ impl<'m> Lowering<'m> {
         let address = self.temporary(Kind::Wide)?;
         let run: Run = if is_load { matrix::load } else { matrix::store };
         let matrix = Matrix::Memory { fragment, is_by_columns, stride, address };
-        self.emit_matrix(matrix, Op { a, window, ..Op::new(run) })
+        self.emit_matrix(matrix, is_load, Op { a, window, ..Op::new(run) })
     }
 
     /// `ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 r, [p];` and `stmatrix.… [p], r;`.
@@ -218,6 +222,6 @@ impl<'m> Lowering<'m> {
         let address = self.temporary(Kind::Wide)?;
         let run: Run = if is_load { matrix::load_rows } else { matrix::store_rows };
         let matrix = Matrix::Rows { registers, is_transposed: op.has("trans"), address };
-        self.emit_matrix(matrix, Op { a, window, ..Op::new(run) })
+        self.emit_matrix(matrix, is_load, Op { a, window, ..Op::new(run) })
     }
 }

@@ -1,6 +1,7 @@
 //! Instructions that access memory, and those that convert addresses.
 
 use crate::exec::access::{Base, Window};
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
@@ -11,7 +12,6 @@ use crate::program::error::LowerError;
 use crate::program::form::{Opcode, kind_of, literal_of};
 use crate::program::lower::Lowering;
 use crate::program::names::{Meaning, Register};
-use crate::program::sharing::Fields;
 use crate::text::Operand;
 
 impl<'m> Lowering<'m> {
@@ -100,7 +100,9 @@ impl<'m> Lowering<'m> {
             Window::Global | Window::Shared => (address.window, Window::Global),
             other => (Window::Generic, other),
         };
-        self.emit(Op { run: windows::to_generic, d, window, ..address });
+        let sources = field_of_address(&address);
+        let fields = Fields { sources, ..Fields::of(Some(Kind::Wide), [None; 4]) };
+        self.emit(Op { run: windows::to_generic, d, window, ..address }, Way::Whole, fields);
         Ok((d, found))
     }
 
@@ -147,10 +149,11 @@ impl<'m> Lowering<'m> {
             && elements.len() == 1
             && end <= u64::from(self.code.param_bytes)
         {
-            self.emit_pure(op, kind, &[]);
+            self.emit_pure(op, Way::Whole, kind, &[]);
         } else {
             let results = fields_of_elements(kind, elements.len());
-            self.emit_known(op, Fields { results, sources: field_of_address(&address) });
+            let fields = Fields { results, sources: field_of_address(&address) };
+            self.emit_known(op, Way::Whole, fields);
         }
         Ok(())
     }
@@ -174,7 +177,7 @@ impl<'m> Lowering<'m> {
         let mut sources = fields_of_elements(kind, elements.len());
         sources[1] = field_of_address(&address)[1];
         let op = Op { run, d: rows[0], b: rows[1], c: rows[2], e: rows[3], ..address };
-        self.emit_known(op, Fields { sources, ..Fields::default() });
+        self.emit_known(op, Way::Use, Fields { sources, ..Fields::default() });
         Ok(())
     }
 
@@ -196,7 +199,9 @@ impl<'m> Lowering<'m> {
         };
         let d = if gives_old { self.result(self.operand(operands, 0)?, kind)? } else { 0 };
         self.this.line.effect = Effect::Atomic(moved(op, 1), gives_old);
-        self.emit(Op { run, d, b, c, e: u32::from(gives_old), ..address });
+        let mut fields = Fields::of(gives_old.then_some(kind), [None, Some(kind), Some(kind), None]);
+        fields.sources[1] = field_of_address(&address)[1];
+        self.emit(Op { run, d, b, c, e: u32::from(gives_old), ..address }, Way::Use, fields);
         Ok(())
     }
 
@@ -223,15 +228,19 @@ impl<'m> Lowering<'m> {
             };
             let op = Op { d, a, window, ..Op::new(run) };
             match window {
-                Window::Global => self.emit_pure(op, kind, &[(Kind::Wide, a)]),
-                _ => self.emit(op),
+                Window::Global => self.emit_pure(op, Way::Whole, kind, &[(Kind::Wide, a)]),
+                _ => {
+                    let fields = Fields::of(Some(kind), [Some(Kind::Wide), None, None, None]);
+                    self.emit(op, Way::Whole, fields)
+                }
             };
             return Ok(());
         }
         let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
         let d = self.result(to, Kind::Wide)?;
         let base = if kind == Kind::Narrow { Base::Narrow } else { Base::Wide };
-        self.emit(Op { d, a, base, window, ..Op::new(windows::to_generic) });
+        let fields = Fields::of(Some(Kind::Wide), [Some(kind), None, None, None]);
+        self.emit(Op { d, a, base, window, ..Op::new(windows::to_generic) }, Way::Whole, fields);
         Ok(())
     }
 
@@ -246,7 +255,8 @@ impl<'m> Lowering<'m> {
             Some(window) if !op.has("const") => window,
             _ => return Err(self.error(format!("{} is not supported", op.whole))),
         };
-        self.emit(Op { d, a, window, ..Op::new(windows::is_in_window) });
+        let fields = Fields::of(Some(Kind::Predicate), [Some(Kind::Wide), None, None, None]);
+        self.emit(Op { d, a, window, ..Op::new(windows::is_in_window) }, Way::Whole, fields);
         Ok(())
     }
 }

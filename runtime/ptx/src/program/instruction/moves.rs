@@ -1,5 +1,6 @@
 //! `mov` and `cvt`, also of vectors and of registers with another size.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::select;
@@ -25,7 +26,9 @@ impl<'m> Lowering<'m> {
                 let (a, is_negated) = self.predicate(from)?;
                 let d = self.result(to, Kind::Predicate)?;
                 let logic = if is_negated { Logic::Not } else { Logic::Move };
-                self.emit(Op { d, a, b: a, extra: logic as u64, ..Op::new(select::predicates) });
+                let fields = Fields::of(Some(Kind::Predicate), [Some(Kind::Predicate), None, None, None]);
+                let op = Op { d, a, b: a, extra: logic as u64, ..Op::new(select::predicates) };
+                self.emit(op, Way::Whole, fields);
                 Ok(())
             }
             (Operand::Vector(parts), _) => self.unpack(op, parts, from),
@@ -59,7 +62,8 @@ impl<'m> Lowering<'m> {
         let mut results = Vec::new();
         for at in 0..parts.len() as u32 {
             let d = self.temporary(Kind::Narrow)?;
-            self.emit(Op { d, a, b: len, c: at * len, ..Op::new(run) });
+            let op = Op { d, a, b: len, c: at * len, ..Op::new(run) };
+            self.emit(op, Way::Cut, Fields::of(Some(Kind::Narrow), [Some(kind), None, None, None]));
             results.push(d);
         }
         for (part, a) in parts.iter().zip(results) {
@@ -76,14 +80,16 @@ impl<'m> Lowering<'m> {
         let form = integers::form(&Opcode::of("mov.b64")).ok_or_else(|| self.error("mov is missing"))?;
         let a = self.constant(Kind::Wide, 0)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Wide)?;
-        self.emit(Op { d, a, ..Op::new(form.loops.at(self.level)) });
+        let fields = Fields::of(Some(Kind::Wide), [Some(Kind::Wide), None, None, None]);
+        self.emit(Op { d, a, ..Op::new(form.loops.at(self.level)) }, Way::Whole, fields);
         Ok(())
     }
 
     /// Copies a narrow row.
     pub(super) fn copy(&mut self, d: Row, a: Row) -> Result<(), LowerError> {
         let form = integers::form(&Opcode::of("mov.b32")).ok_or_else(|| self.error("mov is missing"))?;
-        self.emit(Op { d, a, ..Op::new(form.loops.at(self.level)) });
+        let fields = Fields::of(Some(Kind::Narrow), [Some(Kind::Narrow), None, None, None]);
+        self.emit(Op { d, a, ..Op::new(form.loops.at(self.level)) }, Way::Whole, fields);
         Ok(())
     }
 
@@ -108,7 +114,8 @@ impl<'m> Lowering<'m> {
             _ => return Err(self.error(format!("{} cannot pack {} parts", op.whole, parts.len()))),
         };
         let d = self.result(to, kind)?;
-        self.emit(Op { d, a, b, c, e, ..Op::new(run) });
+        let sources = std::array::from_fn(|at| (at < parts.len()).then_some(Kind::Narrow));
+        self.emit(Op { d, a, b, c, e, ..Op::new(run) }, Way::Join, Fields::of(Some(kind), sources));
         Ok(())
     }
 
@@ -126,7 +133,9 @@ impl<'m> Lowering<'m> {
             *row = match self.register_of(operand)? {
                 Some(Register { kind: Kind::Wide, row, .. }) if source.kind == Kind::Narrow => {
                     let d = self.temporary(Kind::Narrow)?;
-                    self.emit(Op { d, a: row, b: 32, c: 0, ..Op::new(select::part_of_wide) });
+                    let fields = Fields::of(Some(Kind::Narrow), [Some(Kind::Wide), None, None, None]);
+                    let op = Op { d, a: row, b: 32, c: 0, ..Op::new(select::part_of_wide) };
+                    self.emit(op, Way::Cut, fields);
                     d
                 }
                 _ => self.source(operand, source.kind, source.literal)?,
@@ -134,18 +143,24 @@ impl<'m> Lowering<'m> {
         }
         let to = self.operand(operands, 0)?;
         let run = form.loops.at(self.level);
+        // A conversion of two numbers packs them.
+        let way = if form.sources.len() > 1 { Way::CutJoin } else { Way::Cut };
         let [a, b, c] = rows;
         match self.register_of(to)? {
             Some(Register { kind: Kind::Wide, row, .. }) if form.result == Kind::Narrow => {
                 let narrow = self.temporary(Kind::Narrow)?;
-                self.emit(Op { d: narrow, a, b, c, ..Op::new(run) });
+                let sources = std::array::from_fn(|at| form.sources.get(at).map(|source| source.kind));
+                let fields = Fields::of(Some(Kind::Narrow), sources);
+                self.emit(Op { d: narrow, a, b, c, ..Op::new(run) }, way, fields);
                 let is_signed = op.parts[op.parts.len() - 2].starts_with('s');
                 let extra = u64::from(is_signed);
-                self.emit(Op { d: row, a: narrow, b: 32, extra, ..Op::new(select::extend) });
+                let fields = Fields::of(Some(Kind::Wide), [Some(Kind::Narrow), None, None, None]);
+                let op = Op { d: row, a: narrow, b: 32, extra, ..Op::new(select::extend) };
+                self.emit(op, Way::Whole, fields);
             }
             _ => {
                 let d = self.result(to, form.result)?;
-                self.emit_form(&form, d, rows);
+                self.emit_form(&form, way, d, rows);
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Instructions that compute or use a predicate.
 
+use crate::exec::dependence::{Fields, Way};
 use crate::exec::lanes::{Bool, Combination, selects};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::Kind;
@@ -49,12 +50,23 @@ impl<'m> Lowering<'m> {
         let op = Op { d, a, b, c, extra: combination.extra(), ..Op::new(form.loops.at(self.level)) };
         let kind = form.sources[0].kind;
         match (combination.second, combination.with) {
-            (Some(_), _) => self.emit(op),
-            (None, None) => self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b)]),
-            (None, Some(_)) => {
-                self.emit_pure(op, Kind::Predicate, &[(kind, a), (kind, b), (Kind::Predicate, c)])
+            (Some(_), with) => {
+                let (way, c) = match with {
+                    Some(_) => (Way::Hidden, Some(Kind::Predicate)),
+                    None => (Way::Whole, None),
+                };
+                let fields = Fields::of(Some(Kind::Predicate), [Some(kind), Some(kind), c, None]);
+                let at = self.emit(op, way, fields);
+                self.writes_also(at, combination.second);
             }
-        };
+            (None, None) => {
+                self.emit_pure(op, Way::Whole, Kind::Predicate, &[(kind, a), (kind, b)]);
+            }
+            (None, Some(_)) => {
+                let sources = [(kind, a), (kind, b), (Kind::Predicate, c)];
+                self.emit_pure(op, Way::Hidden, Kind::Predicate, &sources);
+            }
+        }
         Ok(())
     }
 
@@ -92,9 +104,14 @@ impl<'m> Lowering<'m> {
                 extra: combination.extra(),
                 ..Op::new(form.loops.at(lowering.level))
             };
-            lowering.emit(test);
+            let with = combination.with.map(|_| Kind::Predicate);
+            let way = if with.is_some() { Way::Hidden } else { Way::Whole };
+            let source = Some(form.sources[0].kind);
+            lowering.emit(test, way, Fields::of(Some(Kind::Predicate), [source, source, with, None]));
             let select = selects::loops::<u32>().at(lowering.level);
-            lowering.emit(Op { d, a: yes, b: no, c: predicate, ..Op::new(select) });
+            let fields = Fields::of(Some(kind), [Some(kind), Some(kind), Some(Kind::Predicate), None]);
+            let op = Op { d, a: yes, b: no, c: predicate, ..Op::new(select) };
+            lowering.emit(op, Way::Select, fields);
         };
         let d = self.result(self.operand(operands, 0)?, kind)?;
         if !is_pair {
@@ -105,7 +122,9 @@ impl<'m> Lowering<'m> {
         for (result, shift) in results.iter_mut().zip([0, 16]) {
             let half = |lowering: &mut Self, a: Row| {
                 let d = lowering.temporary(Kind::Narrow)?;
-                lowering.emit(Op { d, a, b: 16, c: shift, ..Op::new(select::part_of_narrow) });
+                let fields = Fields::of(Some(Kind::Narrow), [Some(Kind::Narrow), None, None, None]);
+                let op = Op { d, a, b: 16, c: shift, ..Op::new(select::part_of_narrow) };
+                lowering.emit(op, Way::Cut, fields);
                 Ok(d)
             };
             let (a, b) = (half(self, a)?, half(self, b)?);
@@ -113,7 +132,9 @@ impl<'m> Lowering<'m> {
             compare(self, *result, a, b);
         }
         // Of an integer result, each half is all ones or 0.
-        self.emit(Op { d, a: results[0], b: results[1], ..Op::new(select::pack_32) });
+        let narrow = Some(Kind::Narrow);
+        let op = Op { d, a: results[0], b: results[1], ..Op::new(select::pack_32) };
+        self.emit(op, Way::Join, Fields::of(narrow, [narrow, narrow, None, None]));
         Ok(())
     }
 
@@ -127,7 +148,9 @@ impl<'m> Lowering<'m> {
         let a = self.source(self.operand(operands, 1)?, form.sources[0].kind, form.sources[0].literal)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Predicate)?;
         let extra = Combination::default().extra();
-        self.emit(Op { d, a, b: a, extra, ..Op::new(form.loops.at(self.level)) });
+        let fields = Fields::of(Some(Kind::Predicate), [Some(form.sources[0].kind), None, None, None]);
+        let op = Op { d, a, b: a, extra, ..Op::new(form.loops.at(self.level)) };
+        self.emit(op, Way::Whole, fields);
         Ok(())
     }
 
@@ -146,7 +169,8 @@ impl<'m> Lowering<'m> {
         let extra = if is_negated { u64::from(u32::MAX) } else { 0 };
         let loops = if kind == Kind::Wide { selects::loops::<u64>() } else { selects::loops::<u32>() };
         let op = Op { d, a, b, c, extra, ..Op::new(loops.at(self.level)) };
-        self.emit_pure(op, kind, &[(kind, a), (kind, b), (Kind::Predicate, c)]);
+        let sources = [(kind, a), (kind, b), (Kind::Predicate, c)];
+        self.emit_pure(op, Way::Select, kind, &sources);
         Ok(())
     }
 
@@ -172,7 +196,8 @@ impl<'m> Lowering<'m> {
             Kind::Wide => select::by_sign::<u64>,
             _ => select::by_sign::<u32>,
         };
-        self.emit(Op { d, a, b, c, extra, ..Op::new(run) });
+        let fields = Fields::of(Some(kind), [Some(kind), Some(kind), Some(Kind::Narrow), None]);
+        self.emit(Op { d, a, b, c, extra, ..Op::new(run) }, Way::SelectBySign, fields);
         Ok(())
     }
 
@@ -194,8 +219,13 @@ impl<'m> Lowering<'m> {
             None => a,
         };
         let d = self.result(self.operand(operands, 0)?, Kind::Predicate)?;
+        let way = match logic {
+            Logic::And => Way::Zero,
+            Logic::Or => Way::One,
+            _ => Way::Whole,
+        };
         let op = Op { d, a, b, extra: logic as u64, ..Op::new(select::predicates) };
-        self.emit_pure(op, Kind::Predicate, &[(Kind::Predicate, a), (Kind::Predicate, b)]);
+        self.emit_pure(op, way, Kind::Predicate, &[(Kind::Predicate, a), (Kind::Predicate, b)]);
         Ok(())
     }
 }

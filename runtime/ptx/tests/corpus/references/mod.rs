@@ -106,6 +106,7 @@ pub(crate) fn expected(case: &Case) -> Vec<Expected> {
         "warp_groups" => warps::warp_groups,
         "warp_votes" => warps::warp_votes,
         "warp_exchange" => warps::warp_exchange,
+        "warp_two_sides" => warps::warp_two_sides,
         "transpose" => tiles::transpose,
         "stencil_1d" => tiles::stencil_1d,
         "stencil_2d" => tiles::stencil_2d,

@@ -50,3 +50,14 @@ pub(crate) fn warp_exchange(case: &Case) -> Vec<Expected> {
     let mixed = |i: usize| x[i ^ 31].wrapping_mul(5).wrapping_add((i % block) as u32);
     vec![exact("y", (0..x.len()).map(|i| mixed(i ^ 16)).collect())]
 }
+
+pub(crate) fn warp_two_sides(case: &Case) -> Vec<Expected> {
+    let x = case.array::<u32>("x");
+    let mut y = Vec::new();
+    for warp in x.chunks_exact(32) {
+        let value = |x: u32| if x % 2 == 1 { x.wrapping_mul(3) } else { x.wrapping_add(7) };
+        let sum = warp.iter().fold(0_u32, |sum, &x| sum.wrapping_add(value(x)));
+        y.extend(warp.iter().map(|&x| if x % 2 == 1 { sum.wrapping_mul(5) } else { sum }));
+    }
+    vec![exact("y", y)]
+}

@@ -100,7 +100,7 @@ proptest! {
             time += step.later;
             floor = if step.is_barrier { time } else { floor };
             let thread = Thread { block: step.block, number: step.warp * LANES as u32 };
-            let by = Record::new(thread, time, false, place as u32);
+            let by = Record::new(thread, time, None, place as u32);
             let starts = step.starts.map(|word| START + 4 * word as u64);
             let runs = Runs { starts, is_same: step.is_same };
             let weak = Weak { runs, bytes: 4 << step.words, is_load: step.is_load, by, floor };
