@@ -1,11 +1,11 @@
 //! From the statements of a module to kernels that are ready to run.
 //!
-//! `lower` turns functions into ops, a statement at a time, and `emit` adds them. `instruction` knows all instructions,
-//! and `operands` and `names` what stands in them. `form` is the shape of an instruction that
-//! computes each lane alone; `integers`, `packed`, `floats`, `conversions` and `comparisons` list
-//! these. `effects` is what checks watch, `labels` finds the targets of jumps, `early` the ops
-//! that run once for many warps or blocks, `sharing` the registers that share a row, and
-//! `variables` holds a module's memory.
+//! `lower` turns functions into ops, a statement at a time, and `emit` adds them. `instruction`
+//! knows all instructions, and `operands` and `names` what stands in them. `form` is the shape of
+//! an instruction that computes each lane alone; `integers`, `packed`, `floats`, `conversions` and
+//! `comparisons` list these. `effects` is what checks watch, `labels` finds the targets of jumps,
+//! `early` the ops that run once for many warps or blocks, `sharing` the registers that share a
+//! row, and `variables` holds a module's memory.
 
 mod comparisons;
 mod conversions;

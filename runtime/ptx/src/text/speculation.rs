@@ -2,10 +2,10 @@
 //!
 //! A compiler may move a load from shared memory in front of a branch, and drop the value in the
 //! threads that did not load it in the source: by a later `selp`, or by no use at all. Such a load
-//! may race in the PTX although the source does not. So the checks report a load at once only if each
-//! path from it uses the value, and otherwise follow the value (`exec::checks::suspects`). Arithmetic
-//! is a use here, unless a `selp` takes its result: compilers move a few cheap instructions along
-//! with the load.
+//! may race in the PTX although the source does not. So the checks report a load at once only if
+//! each path from it uses the value, and otherwise follow the value (`exec::checks::suspects`).
+//! Arithmetic is a use here, unless a `selp` takes its result: compilers move a few cheap
+//! instructions along with the load.
 
 use super::{Function, Instruction, Operand, Statement, parse};
 use std::collections::{HashMap, HashSet};

@@ -15,8 +15,8 @@
 //!
 //! Memory that a launch may only read is not watched. A compiler may move a load in front of a
 //! branch, and drop the value in threads whose source does not load it. So a load is reported at
-//! once, here and below, only if each path from it uses the value (`text::speculation`). Otherwise it
-//! is reported when a lane uses the value (`suspects`).
+//! once, here and below, only if each path from it uses the value (`text::speculation`). Otherwise
+//! it is reported when a lane uses the value (`suspects`).
 //!
 //! # Undefined bytes
 //! Shared and local memory is undefined when a block starts, and an operand with

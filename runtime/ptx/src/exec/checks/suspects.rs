@@ -11,13 +11,16 @@
 //! 2. An op passes a suspicion on from a source to its results if the results depend on the source
 //!    in this lane. If several sources have one, the first is passed on. A load passes on that of
 //!    its address.
-//! 3. A `selp` passes on the suspicion of its predicate, and else that of the source it chooses.
+//! 3. A `selp` passes on the suspicion of its predicate, and else that of the source that it
+//!    chooses. A `slct` does it by its number.
 //! 4. An `and` or a product with 0, an `and.pred` with false and an `or.pred` with true drop the
-//!    suspicion of the other source: compilers make these of a branch.
+//!    suspicion of the other source. Compilers turn branches into these.
 //! 5. Any other value that a lane writes to a register ends a suspicion on it.
 //! 6. A lane uses a value that it stores, hands to an atomic operation, to a copy or to other
 //!    lanes, that guards its next op, or that is the target of a jump or a call. An argument of a
 //!    function is stored.
+//!
+//! These are the uses of `text::speculation`, but for arithmetic and addresses of loads.
 //!
 //! # No false report
 //! Where it is not known if a value is used, the suspicion ends. So these uses are not reported:
@@ -26,8 +29,7 @@
 //!   vector, `bfi`, `prmt`), the suspicion ends at an op that may take a part.
 //! * The results of `lop3`, and of a comparison that is combined with a predicate, may depend on
 //!   one source alone.
-//! * The registers of a function that may call itself end all suspicions of the lanes that return
-//!   from it.
+//! * A return from a function that may call itself ends all suspicions of its lanes.
 //! * The carry of a sum is not followed, and neither are the registers of `ldmatrix` and
 //!   `wmma.load`.
 //! * If a write races with a load before it, the value may be used already, or its register
@@ -88,8 +90,8 @@ impl Suspects {
         });
     }
 
-    /// Puts a suspicion on the result of a load, unless that has one by its address. `is_part` is true
-    /// if it may be about a part of the result.
+    /// Puts a suspicion on the result of a load, unless that has one by its address. `is_part` is
+    /// true if it may be about a part of the result.
     pub(super) fn note(&mut self, register: (Kind, Row), lane: usize, is_part: bool, finding: Finding) {
         let marks = self.registers.entry(register).or_insert_with(|| Box::new([None; LANES]));
         marks[lane].get_or_insert(Mark { finding, is_joined: is_part });
