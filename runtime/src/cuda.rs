@@ -31,7 +31,8 @@
 //! [`Runtime::builder`] does not. The crate `warpline-kernels` reads `WARPLINE_CUBLAS` and
 //! `WARPLINE_ALLOW_TF32` (`kernels::libraries`). `WARPLINE_NVRTC` is the path of NVRTC, which
 //! compiles kernels written in CUDA C++, or of its folder. `WARPLINE_NVRTC_INCLUDE` lists folders
-//! of headers for them, and `WARPLINE_KEEP_PTX` names a folder for the PTX that NVRTC makes.
+//! of headers for them, `WARPLINE_NVRTC_ARCH` the architecture that CPU devices ask for, and
+//! `WARPLINE_KEEP_PTX` names a folder for the PTX that NVRTC makes.
 //!
 //! # Other code
 //! [`Stream::external`] lets other code enqueue on a stream of this runtime.

@@ -77,6 +77,16 @@ extern \"C\" __global__ void with_headers(__half* x) {
 }",
     }
 
+    /// Adds up the numbers of a warp by an instruction of a later architecture.
+    unsafe fn of_ampere(x: &mut [u32]) {
+        descriptor: OF_AMPERE,
+        cuda: "extern \"C\" __global__ void of_ampere(unsigned* x) {
+#if __CUDA_ARCH__ >= 800
+    x[threadIdx.x] = __reduce_add_sync(0xffffffff, threadIdx.x);
+#endif
+}",
+    }
+
     /// Includes a header that does not exist.
     unsafe fn without_header(x: &mut [f32]) {
         descriptor: WITHOUT_HEADER,
@@ -292,6 +302,33 @@ fn a_named_folder_without_nvrtc_is_named_in_the_error() {
         let text = "the folder /, which WARPLINE_NVRTC names, has no libnvrtc.so.12 or .13; name the folder that has it, or \
                     the file";
         says(&check_cuda(&TWICE).unwrap_err(), ErrorKind::Unsupported, &[text]);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn cuda_source_is_compiled_for_the_architecture_that_is_named() {
+    in_child(&[("WARPLINE_NVRTC_ARCH", "80")], || {
+        let stream = Runtime::new().unwrap().device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let x = stream.alloc::<u32>(32).unwrap();
+        drop(stream.fill(&x, 0));
+        drop(stream.launch(of_ampere(&x), LaunchConfig::linear(1, 32)));
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [496; 32]);
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
+fn an_architecture_that_nvrtc_does_not_know_is_refused() {
+    in_child(&[("WARPLINE_NVRTC_ARCH", "Ampere")], || {
+        let stream = Runtime::new().unwrap().device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let x = stream.alloc::<u32>(32).unwrap();
+        drop(stream.fill(&x, 0));
+        says(
+            &refusal(stream.launch(of_ampere(&x), LaunchConfig::linear(1, 32))),
+            ErrorKind::Driver,
+            &["WARPLINE_NVRTC_ARCH is \"Ampere\", and NVRTC knows ", "name one of these"],
+        );
     });
 }
 

@@ -277,17 +277,31 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
 }
 
 /// Compiles `source`, the text of kernel `name`, to PTX that CPU devices run, with the lines of the
-/// source for their reports. The text sees the oldest architecture of NVRTC from 7.0 on, since CPU
-/// devices have few of the instructions that came later.
+/// source for their reports. The text sees the architecture that `WARPLINE_NVRTC_ARCH` names, or
+/// else the oldest one of NVRTC from 7.0 on, since CPU devices have few of the instructions that
+/// came later.
 ///
 /// # Errors
-/// The errors are those of [`compile_for_newest`].
+/// The errors are those of [`compile_for_newest`], and `InvalidArgument` for a name that NVRTC does
+/// not know.
 pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<String> {
     use warpline_driver::{Error, ErrorKind};
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-    let arch = nvrtc.archs().into_iter().filter(|arch| *arch >= 70).min().unwrap_or(KNOWN_TO_ALL);
-    let compiled = nvrtc.compile(arch, Lines::Named, name, source);
+    let named = std::env::var("WARPLINE_NVRTC_ARCH").ok().filter(|named| !named.is_empty());
+    let compiled = arch_for_cpu(nvrtc.archs(), named.as_deref())
+        .and_then(|arch| nvrtc.compile(arch, Lines::Named, name, source));
     compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
+}
+
+fn arch_for_cpu(mut archs: Vec<c_int>, named: Option<&str>) -> Result<c_int, String> {
+    archs.retain(|arch| *arch >= FIRST_FOR_CPU);
+    archs.sort_unstable();
+    let Some(named) = named else { return Ok(archs.first().copied().unwrap_or(KNOWN_TO_ALL)) };
+    let known = named.parse().ok().filter(|arch| archs.is_empty() || archs.contains(arch));
+    known.ok_or_else(|| {
+        let archs: Vec<_> = archs.iter().map(c_int::to_string).collect();
+        format!("WARPLINE_NVRTC_ARCH is \"{named}\", and NVRTC knows {}; name one of these", archs.join(", "))
+    })
 }
 
 /// Removes the warning that the architecture is deprecated from NVRTC's messages: it is not about
@@ -313,6 +327,9 @@ fn without_folder(ptx: &str, file: &str) -> String {
 
 /// A virtual architecture that every version of NVRTC knows, if it does not report its own.
 const KNOWN_TO_ALL: c_int = 75;
+
+/// The first architecture whose lanes make progress on their own, as those of CPU devices do.
+const FIRST_FOR_CPU: c_int = 70;
 
 /// The lines of the source in PTX.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -349,6 +366,21 @@ mod tests {
         let message = "f.cu(1): error: identifier \"nn\" is undefined\n\n1 error detected.";
         assert_eq!(without_deprecation(&format!("{warning}\n\n{message}\n")), message);
         assert_eq!(without_deprecation(&format!("{message}\n")), message);
+    }
+
+    #[test]
+    fn cpu_devices_get_the_oldest_architecture_or_the_one_that_is_named() {
+        let archs = || vec![90, 52, 75, 80, 70];
+        assert_eq!(arch_for_cpu(archs(), None), Ok(70));
+        assert_eq!(arch_for_cpu(archs(), Some("80")), Ok(80));
+        assert_eq!(arch_for_cpu(Vec::new(), None), Ok(KNOWN_TO_ALL));
+        assert_eq!(arch_for_cpu(Vec::new(), Some("86")), Ok(86));
+        for wrong in ["52", "81", "sm_80"] {
+            let expected = format!(
+                "WARPLINE_NVRTC_ARCH is \"{wrong}\", and NVRTC knows 70, 75, 80, 90; name one of these"
+            );
+            assert_eq!(arch_for_cpu(archs(), Some(wrong)), Err(expected));
+        }
     }
 
     #[test]
