@@ -24,8 +24,8 @@ pub(super) fn folders(function: *const c_void) -> Vec<PathBuf> {
     std::iter::once(main).chain(rest).collect()
 }
 
-/// Returns where the headers may be that [`ONE`]'s folder includes from elsewhere: `crt/mma.h`, and
-/// the library for C++. From CUDA 13 on that library has a folder of its own below `main`. With the
+/// Returns where the headers may be that those in [`ONE`]'s folder include: `crt/mma.h`, and the
+/// library for C++. From CUDA 13 on that library has a folder of its own below `main`. With the
 /// Python packages of CUDA 12, each package has one.
 fn rest(main: &Path) -> impl Iterator<Item = PathBuf> {
     let packages = main.parent().and_then(Path::parent).map(Path::to_owned);

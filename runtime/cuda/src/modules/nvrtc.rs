@@ -282,8 +282,8 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
 /// came later.
 ///
 /// # Errors
-/// The errors are those of [`compile_for_newest`], and `InvalidArgument` for a name that NVRTC does
-/// not know.
+/// The errors are those of [`compile_for_newest`], and `InvalidArgument` for an architecture that
+/// NVRTC does not know.
 pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<String> {
     use warpline_driver::{Error, ErrorKind};
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;

@@ -1,8 +1,8 @@
 //! Lanes of a warp that run one exchange at several places of the program.
 //!
 //! # Why
-//! A lane at `shfl.sync` waits until each member of its mask "has executed `shfl.sync` with the
-//! same qualifiers and same membermask" (PTX ISA 9.7.9.6, and likewise for the other exchanges). It
+//! A lane at `shfl.sync` waits until each member of its mask has executed `shfl.sync` "with the
+//! same qualifiers and same membermask value" (PTX ISA 9.7.9.6, and likewise for the others). It
 //! need not be the same instruction: a compiler unrolls a loop, or copies what follows a branch
 //! into both of its sides, and lanes then meet at different copies.
 //!
@@ -26,8 +26,8 @@ use super::vote::{Form, is_negated, with_second_result, without_negation};
 use super::warp::Warp;
 use std::ops::Range;
 
-/// The registers of an exchange of each kind: one for each field of an op, and the second result of
-/// a shuffle or a match.
+/// The registers of an exchange of each kind: one for each field of an op, and the second result
+/// of a shuffle or a match.
 const REGISTERS: usize = 6;
 const SECOND: Row = 5;
 

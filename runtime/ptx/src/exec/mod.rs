@@ -3,8 +3,8 @@
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `clusters`, `special`, `vote`,
 //! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `meetings`, `block`,
-//! `grid`, `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be touched,
-//! and what fails; `effect`, `dependence`, `checks`: what a launch may ask to be checked.
+//! `grid`, `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be
+//! touched, and what fails; `effect`, `dependence`, `checks`: what a launch may ask to be checked.
 
 pub(crate) mod access;
 mod aligned;

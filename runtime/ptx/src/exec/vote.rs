@@ -2,8 +2,8 @@
 //!
 //! Of an op with a mask of members, `e` is the row of the mask. Lanes that arrive before others of
 //! their mask wait for them. PTX ISA 9.7.9 and 9.7.13: "causes executing threads to wait until all
-//! non-exited threads corresponding to membermask have executed" the instruction. Members that wait
-//! at several instructions are the subject of `meetings`.
+//! non-exited threads corresponding to membermask have executed" the instruction. `meetings` has
+//! the rules for members that wait at several instructions.
 
 use super::clusters;
 use super::context::Context;

@@ -1,6 +1,6 @@
 // Sums values over each warp. Odd and even values take two sides of a branch, with shuffles in
 // each, whose loops the compiler unrolls.
-// Fault: one side stops a step early, so the lanes of the other one wait for some that have exited.
+// Fault: one side stops a step early, so the other one waits for lanes that have exited.
 extern "C" __global__ void warp_two_sides(const unsigned *x, unsigned *y)
 {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -6,7 +6,8 @@
 //!
 //! # Races
 //! Two accesses to a byte race if they are of two threads, at least one of them writes, not both
-//! are strong with a scope that has both threads, and neither is before the other (PTX ISA 8.10). `order` has the rules of "before".
+//! are strong with a scope that has both threads, and neither is before the other (PTX ISA 8.10).
+//! `order` has the rules of "before".
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
 //! and one of another thread. An access is compared with these. So a race is missed if other
 //! accesses came between, and no report is false. Two more rules apply:
