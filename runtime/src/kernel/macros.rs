@@ -1,10 +1,10 @@
 //! The `kernel!` macro.
 //!
-//! `kernel!` passes each declaration to `__kernel!` (`several`). That macro reads it in steps,
-//! each with its own tag. `@kernel` reads the head, `@where` and `@condition` find the body,
-//! `@body` reads its keys in any order, and `@params` expands each parameter for every place where
-//! it occurs. `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no
-//! further step reports the missing part.
+//! `kernel!` splits off one declaration after the other and passes each to `__kernel!`. That macro
+//! reads it in steps, each with its own tag. `@where` and `@condition` find the body, `@body` reads
+//! its keys in any order, and `@params` expands each parameter for every place where it occurs.
+//! `@emit` writes the function and `@descriptor` the descriptor. An arm that starts no further step
+//! reports the missing part.
 
 /// Declares kernels: each becomes a function that makes a
 /// [`KernelCall`](crate::kernel::KernelCall).
@@ -19,7 +19,8 @@
 /// }
 /// ```
 ///
-/// The keys of the body may be in any order.
+/// The keys of the body may be in any order. One `kernel!` declares up to 40 kernels. For more,
+/// write several of them, or raise the crate's `recursion_limit`.
 ///
 /// | parameter | the call takes | the kernel | the twin gets |
 /// |---|---|---|---|
@@ -45,7 +46,7 @@
 ///   number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number of
 ///   its parameters, which of them are pointers, the sizes of builtin types, and the types behind
 ///   pointers, unless a macro or an include of other headers than CUDA's prevents it.
-///   `testing::check_cuda` compiles the text, too. Images are not compared.
+///   `testing::check_cuda` also compiles the text. Images are not compared.
 /// - `library` is a `static` [`Library`](crate::kernel::Library). At each launch, a CUDA device
 ///   asks the library whether it does the work in place of the device code. The library has to keep
 ///   the promise that `unsafe` makes for the device code.
@@ -120,44 +121,40 @@
 #[macro_export]
 macro_rules! kernel {
     () => {};
-    ($($token:tt)+) => {
-        $crate::__kernels! { $(~ $token = $token)+ }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __kernel {
-    (@kernel $(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+    ($(#[$attr:meta])* $vis:vis in_place unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
     };
-    (@kernel $(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+    ($(#[$attr:meta])* $vis:vis unsafe fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
     };
     // Continues as if `unsafe` was there, so that there is one error and not another one for each
     // use.
-    (@kernel $(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+    ($(#[$attr:meta])* $vis:vis in_place fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
              operands; write `in_place unsafe fn ", stringify!($name), "`"
         ));
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] in_place $name ($($params)*)) $($rest)* }
     };
-    (@kernel $(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
+    ($(#[$attr:meta])* $vis:vis fn $name:ident ($($params:tt)*) $($rest:tt)*) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` is not declared `unsafe`, which promises that its device code touches only its \
              operands; write `unsafe fn ", stringify!($name), "`"
         ));
         $crate::__kernel! { @where ([$(#[$attr])*] [$vis] disjoint $name ($($params)*)) $($rest)* }
     };
-    (@kernel $($other:tt)+) => {
+    ($($other:tt)+) => {
         compile_error!(concat!(
             "a kernel is declared as `[in_place] unsafe fn name(parameters) [where conditions] { … }`, not as `",
             stringify!($($other)+),
             "`"
         ));
     };
+}
 
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __kernel {
     (@where $head:tt where $($rest:tt)+) => {
         $crate::__kernel! { @condition $head [] $($rest)+ }
     };
@@ -476,10 +473,28 @@ macro_rules! __kernel {
     }};
 }
 
+/// Declarations that do not compile, each because one part is missing or doubled.
+///
+/// ```compile_fail
+/// warpline::kernel! { fn negate(y: &mut [f32]) { cpu: |y| y[0] = -y[0] } }
+/// ```
+///
+/// ```compile_fail
+/// warpline::kernel! { in_place fn negate(y: &mut [f32]) { cpu: |y| y[0].set(-y[0].get()) }
+/// }
+/// ```
+///
+/// ```compile_fail
+/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { descriptor: NEGATE } }
+/// ```
+///
+/// ```compile_fail
+/// warpline::kernel! { unsafe fn negate(y: &mut [f32]) { cpu: |y| (), cuda: "", ptx: "" } }
+/// ```
+#[cfg(doctest)]
+struct Refused;
+
 #[doc(hidden)]
 pub mod expansion;
-#[cfg(doctest)]
-mod refused;
-mod several;
 #[cfg(test)]
 mod tests;
