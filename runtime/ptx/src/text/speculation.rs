@@ -5,7 +5,7 @@
 //! may race in the PTX although the source does not. So the checks report a load at once only if
 //! each path from it uses the value, and otherwise follow the value (`exec::checks::suspects`).
 //! Arithmetic is a use here, unless a `selp` takes its result: compilers move a few cheap
-//! instructions along with the load.
+//! instructions along with the load. Comparisons and logic are none: a compiler makes them of `&&`.
 
 use super::{Function, Instruction, Operand, Statement, parse};
 use std::collections::{HashMap, HashSet};
@@ -163,8 +163,8 @@ fn step<'a>(
         "trap" if !is_guarded => return Step::Use,
         _ => {}
     }
-    // This may drop the value, so it is not used yet. A `selp` by what was computed from the value,
-    // as of a maximum, does use it.
+    // This may drop the value. A `selp` by what was computed from the value, as of a maximum, has a
+    // result that depends on it.
     let selects =
         matches!(name, "selp" | "slct") && !holds(operands.last().map_or(&[], std::slice::from_ref));
     let computes = !matches!(
@@ -186,15 +186,13 @@ fn step<'a>(
     }
     if uses && !is_guarded {
         computed.is_selected |= selects;
-        computed.has_result |= !selects && name != "mov";
+        computed.has_result |=
+            !matches!(name, "mov" | "setp" | "set" | "selp" | "slct" | "and" | "or" | "xor" | "not");
     }
     let mut changed = Vec::new();
     results.iter().for_each(|result| names(result, &mut changed));
     for name in changed {
-        if is_guarded {
-            continue;
-        }
-        if uses && computes && !selects {
+        if uses && computes && !selects && !is_guarded {
             holders.insert(name);
         } else {
             holders.remove(name);
@@ -252,6 +250,9 @@ mod tests {
         assert!(unused("mul.lo.u32 %r2, %r1, 3; selp.b32 %r2, %r2, 0, %p1; st.shared.u32 [%r0], %r2;"));
         assert!(unused("mov.u32 %r2, %r1; @%p1 ret; st.shared.u32 [%r0], %r2;"));
         assert!(unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L;"));
+        assert!(unused("@%p1 mov.u32 %r1, 0; st.shared.u32 [%r0], %r1;"));
+        // Of `p && x > 7`, the comparison may be in front of a branch, too.
+        assert!(unused("setp.gt.u32 %p1, %r1, 7; and.pred %p1, %p1, %p2; @%p3 bra A; @%p1 bra A; A:"));
         assert!(unused("@%p1 ret; st.shared.u32 [%r0], %r1;"));
         assert!(may_be_unused("no PTX", 4));
     }

@@ -68,6 +68,7 @@ fn a_load_is_reported_when_its_value_is_used() {
         "mov.b64 %rd1, {%r1, %t};\n@%p1 st.local.u64 [mine], %rd1;",
         "@!%p1 bra END;\nadd.cc.u32 %r2, %r1, 1;\naddc.u32 %r3, %r1, 1;\n@%p1 st.global.u32 [%own], %r3;",
         // By a comparison.
+        "setp.lt.u32 %p3, %r1, 77;\nand.pred %p3, %p3, %p1;\n@%p2 bra END;\nselp.u32 %r2, 1, 0, %p3;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\n@%p3 bra END;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nand.pred %p3, %p3, %p1;\nselp.u32 %r2, 1, 0, %p3;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nor.pred %p3, %p2, %p3;\n@%p3 bra END;",
@@ -114,6 +115,7 @@ fn a_load_is_not_reported_if_its_value_is_dropped() {
         "@!%p1 bra GO;\nmma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%r1, %r2}, {%t}, {%t}, {%r6, %r6};\nGO:\n\
          @%p1 st.global.u32 [%own], %r1;",
         // Masked.
+        "setp.lt.u32 %p3, %r1, 77;\nand.pred %p3, %p3, %p2;\n@%p2 bra END;\nselp.u32 %r2, 1, 0, %p3;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nand.b32 %r2, %r1, %r6;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nmul.lo.u32 %r2, %r6, %r1;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nmad.lo.u32 %r2, %r1, %r6, %t;\n@%p1 st.global.u32 [%own], %r2;",
