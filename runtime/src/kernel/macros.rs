@@ -19,8 +19,9 @@
 /// }
 /// ```
 ///
-/// The keys of the body may be in any order. One `kernel!` declares up to 40 kernels. For more,
-/// write several of them, or raise the crate's `recursion_limit`.
+/// The keys of the body may be in any order. One `kernel!` declares at least 16 kernels with short
+/// conditions, and 40 without. For more, write several of them, or raise the crate's
+/// `recursion_limit`.
 ///
 /// | parameter | the call takes | the kernel | the twin gets |
 /// |---|---|---|---|

@@ -45,10 +45,14 @@ pub(crate) enum Way {
     CutJoin,
     /// `and`, and products: if `a` or `b` is zero, it alone decides.
     Zero,
+    /// As [`Way::Zero`], and each source keeps its own bits in the result.
+    ZeroJoin,
     /// `or`: if the predicate `a` or `b` is true, it alone decides.
     One,
     /// `selp`: on the predicate `c`, and on the source that it chooses.
     Select,
+    /// `shfl`: on `a` of the lane from which a lane takes it. It uses the other sources.
+    Shuffle,
     /// `slct`: on the number `c`, and on the source that it chooses.
     SelectBySign,
 }

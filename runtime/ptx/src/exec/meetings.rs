@@ -131,6 +131,7 @@ impl Warp {
         for Part { fragment, mask } in parts {
             let exchange = self.exchange_at(fragment, context)?;
             exchange.take(&mut self.lanes.registers, &own, &op, mask);
+            self.lanes.suspects.end_results(exchange.op, exchange.dependence, mask);
             let part = self.split(fragment, mask);
             // Those that stay behind find out again for whom they wait.
             self.fragments[fragment].wait = Wait::Nothing;

@@ -9,7 +9,7 @@ use super::clusters;
 use super::context::Context;
 use super::fault::FaultKind;
 use super::op::{Flow, Op, Row};
-use super::registers::{Kind, LANES, Mask, for_each_lane};
+use super::registers::{Kind, LANES, Mask, Registers, for_each_lane};
 use super::warp::{Lanes, Warp};
 
 /// Calls `of` for the lanes that name the same members, if all of these are here: with those lanes
@@ -119,14 +119,11 @@ pub(crate) fn shuffle(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<
     }
 }
 
-/// Returns a lane that asks for the value of one that has exited, and that one.
+/// Returns the lane from which each lane takes its value, and the lanes whose value comes from the
+/// lane that they ask for.
 #[inline(always)]
-fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<(usize, u32)> {
-    let (a, b, c) = (
-        lanes.registers.get::<u32>(op.a),
-        lanes.registers.get::<u32>(op.b),
-        lanes.registers.get::<u32>(op.c),
-    );
+pub(super) fn taken_from(registers: &Registers, op: &Op) -> ([usize; LANES], Mask) {
+    let (b, c) = (registers.get::<u32>(op.b), registers.get::<u32>(op.c));
     let mut inside: Mask = 0;
     let mut from = [0usize; LANES];
     for (lane, source) in from.iter_mut().enumerate() {
@@ -146,6 +143,22 @@ fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<(usize, u32)>
         *source = if is_inside { (other & 31) as usize } else { lane };
         inside |= Mask::from(is_inside) << lane;
     }
+    (from, inside)
+}
+
+/// Returns whether lanes wait at a shuffle for others.
+pub(super) fn shuffle_waits(registers: &Registers, op: &Op, mask: Mask) -> bool {
+    let members = &registers.narrow[op.e as usize];
+    let mut all = 0;
+    for_each_lane(mask, |lane| all |= members[lane]);
+    op.extra & 4 != 0 && all & !registers.dead & !mask != 0
+}
+
+/// Returns a lane that asks for the value of one that has exited, and that one.
+#[inline(always)]
+fn shuffle_group(lanes: &mut Lanes, op: &Op, mask: Mask) -> Option<(usize, u32)> {
+    let a = lanes.registers.get::<u32>(op.a);
+    let (from, inside) = taken_from(&lanes.registers, op);
     lanes.registers.set::<u32>(op.d, mask, |lane| a[from[lane]]);
     if let Some(predicate) = second_result(op.extra) {
         lanes.registers.set_predicate(predicate, mask, inside);

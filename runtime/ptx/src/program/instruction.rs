@@ -114,7 +114,12 @@ impl<'m> Lowering<'m> {
         }
         let rows = self.sources(form, &operands[1..])?;
         let d = self.result(&operands[0], form.result)?;
-        self.emit_form(form, way_of(&Opcode::of(instruction.opcode)), d, rows);
+        let is_masked = operands[1..].iter().any(|operand| matches!(operand, Operand::Number(_)));
+        let way = match way_of(&Opcode::of(instruction.opcode)) {
+            Way::Zero if instruction.opcode.starts_with("and") && !is_masked => Way::ZeroJoin,
+            way => way,
+        };
+        self.emit_form(form, way, d, rows);
         Ok(())
     }
 

@@ -101,7 +101,7 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
 #[derive(Clone, Copy, Default)]
 struct Computed {
     has_result: bool,
-    /// A `selp` has taken the value or a result.
+    /// An instruction that may drop it has taken the value or a result.
     is_selected: bool,
 }
 
@@ -163,10 +163,15 @@ fn step<'a>(
         "trap" if !is_guarded => return Step::Use,
         _ => {}
     }
-    // This may drop the value. A `selp` by what was computed from the value, as of a maximum, has a
-    // result that depends on it.
-    let selects =
-        matches!(name, "selp" | "slct") && !holds(operands.last().map_or(&[], std::slice::from_ref));
+    // These may drop the value: a compiler turns `&&` into `and`, and a lane need not take what
+    // another one offers in a shuffle. A `selp` by what was computed from the value, as of a
+    // maximum, has a result that depends on it.
+    let drops = match name {
+        "selp" | "slct" => !holds(operands.last().map_or(&[], std::slice::from_ref)),
+        "and" | "or" | "lop3" | "shfl" => true,
+        "setp" | "set" => operands.len() > 3,
+        _ => false,
+    };
     let computes = !matches!(
         name,
         "ld" | "atom"
@@ -181,18 +186,18 @@ fn step<'a>(
             | "elect"
     );
     let uses = holds(sources);
-    if uses && !(has_result && computes) && !is_guarded {
+    if uses && !drops && !(has_result && computes) && !is_guarded {
         return Step::Use;
     }
     if uses && !is_guarded {
-        computed.is_selected |= selects;
+        computed.is_selected |= drops;
         computed.has_result |=
             !matches!(name, "mov" | "setp" | "set" | "selp" | "slct" | "and" | "or" | "xor" | "not");
     }
     let mut changed = Vec::new();
     results.iter().for_each(|result| names(result, &mut changed));
     for name in changed {
-        if uses && computes && !selects && !is_guarded {
+        if uses && computes && !drops && !is_guarded {
             holders.insert(name);
         } else {
             holders.remove(name);

@@ -79,9 +79,8 @@ fn a_load_is_reported_when_its_value_is_used() {
          st.local.u32 [mine], %r2;",
         // By other lanes, and by operations on memory.
         "@%p1 red.global.add.u32 [%data], %r1;",
-        "@!%p1 bra END;\nshfl.sync.idx.b32 %r2, %r1, 0, 31, -1;",
+        "@!%p1 bra END;\nshfl.sync.idx.b32 %r2, %r1, 0, 31, -1;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nvote.sync.any.pred %p4, %p3, -1;",
-        &at_two_places("%r1").replace("END", "BEHIND"),
         "@!%p1 bra END;\n{\n.param .b32 a;\nst.param.b32 [a], %r1;\n}",
         "@!%p1 bra END;\nmma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%r2, %r3}, {%r1}, {%t}, {%r6, %r6};",
         "@!%p1 bra END;\nand.b32 %r1, %r1, 31;\nmad.wide.u32 %rd1, %r1, 4, %data;\n\
@@ -122,6 +121,13 @@ fn a_load_is_not_reported_if_its_value_is_dropped() {
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nand.pred %p3, %p3, %p2;\n@%p3 bra END;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nor.pred %p3, %p1, %p3;\n@%p3 bra END;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nsetp.lt.and.u32 %p4, %t, 0, %p3;\n@%p4 bra END;",
+        "setp.lt.u32 %p3, %r1, 77;\nor.pred %p3, %p1, %p3;\n@%p3 bra END;\nst.global.u32 [%own], 1;",
+        "add.u32 %r4, %t, 1;\nor.b32 %r4, %r4, %r1;\nsetp.eq.u32 %p3, %r4, 0;\n@%p3 bra END;\nst.global.u32 [%own], 1;",
+        "add.u32 %r4, %r6, 1;\nand.b32 %r4, %r4, %r1;\nand.b32 %r4, %r4, 8;\nsetp.ne.u32 %p3, %r4, 0;\n@%p3 bra END;\n\
+         st.global.u32 [%own], 1;",
+        // Of another lane.
+        "and.b32 %r7, %t, 31;\nsetp.eq.u32 %p3, %r7, 0;\nselp.u32 %r1, 9, %r1, %p3;\nshfl.sync.idx.b32 %r2, %r1, 0, 31, -1;\n\
+         st.global.u32 [%own], %r2;",
         // The other half of a pair.
         "mov.b64 %rd1, {%r1, %t};\nmov.b64 {%r2, %r3}, %rd1;\n@%p1 st.global.u32 [%own], %r3;",
         "@!%p1 bra END;\nshl.b32 %r2, %t, 16;\nor.b32 %r2, %r2, %r1;\nshr.u32 %r3, %r2, 16;\n@%p1 st.global.u32 [%own], %r3;",

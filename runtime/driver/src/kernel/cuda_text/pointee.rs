@@ -69,15 +69,21 @@ impl Number {
         })
     }
 
-    /// Returns whether an array of elements of a declared type has these numbers.
+    /// Returns whether a kernel may read an array of elements of a declared type as these numbers:
+    /// anything as bytes, and floats as integers of their size.
     pub(super) fn fits(self, element: &str, bytes: usize) -> bool {
         let declared = match element {
             "bf16" => Number::Brain,
             _ if element.starts_with('f') => Number::Float(bytes),
             _ => Number::Integer(bytes),
         };
-        // Text without CUDA's headers has floats of 16 bits as integers.
-        self == declared || self == Number::Integer(2) && bytes == 2
+        match (self, declared) {
+            (Number::Integer(1), _) | (_, Number::Integer(1)) => true,
+            (Number::Integer(size), _) => size == bytes,
+            (Number::Float(size), Number::Integer(_)) => size == bytes,
+            (Number::Brain, Number::Integer(_)) => bytes == 2,
+            _ => self == declared,
+        }
     }
 }
 
@@ -123,21 +129,26 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_numbers_of_the_same_kind_and_size() {
+    fn elements_are_read_as_bytes_or_as_numbers_of_their_size() {
         for (number, element, bytes, fits) in [
             (Number::Float(4), "f32", 4, true),
             (Number::Float(8), "f32", 4, false),
-            (Number::Integer(4), "f32", 4, false),
+            (Number::Integer(4), "f32", 4, true),
+            (Number::Integer(8), "f32", 4, false),
+            (Number::Integer(1), "f32", 4, true),
+            (Number::Float(4), "u8", 1, true),
             (Number::Integer(4), "i32", 4, true),
             (Number::Integer(4), "u32", 4, true),
-            (Number::Float(4), "u32", 4, false),
+            (Number::Float(4), "u32", 4, true),
+            (Number::Float(8), "u32", 4, false),
             (Number::Float(2), "f16", 2, true),
             (Number::Float(2), "bf16", 2, false),
             (Number::Brain, "bf16", 2, true),
             (Number::Integer(2), "bf16", 2, true),
             (Number::Integer(2), "i16", 2, true),
-            (Number::Brain, "u16", 2, false),
-            (Number::Integer(1), "u16", 2, false),
+            (Number::Brain, "f16", 2, false),
+            (Number::Brain, "u16", 2, true),
+            (Number::Integer(4), "u16", 2, false),
         ] {
             assert_eq!(number.fits(element, bytes), fits, "{number:?} for {element}");
         }

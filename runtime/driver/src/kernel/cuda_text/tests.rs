@@ -33,7 +33,7 @@ static STORE: Kernel = kernel(
 static NOTHING: Kernel = kernel("nothing", &[]);
 
 /// Texts that NVRTC accepts for `saxpy`, each of which could be misread.
-const SAXPY_TEXTS: [&str; 31] = [
+const SAXPY_TEXTS: [&str; 32] = [
     "extern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "extern\"C\" __global__ void saxpy(unsigned int n,float a,const float*x,float*y){}",
     "extern \"C\" __global__ void __launch_bounds__(256, 2) saxpy(unsigned, float, const float*, float y[]) {}",
@@ -65,6 +65,7 @@ const SAXPY_TEXTS: [&str; 31] = [
     "using uint8_t = float;\nextern \"C\" __global__ void saxpy(unsigned n, float a, const uint8_t* x, uint8_t* y) {}",
     "struct int8_t { float x; };\nextern \"C\" __global__ void saxpy(unsigned n, float a, const int8_t* x, struct int8_t* y) {}",
     "extern \"C\" __global__ void saxpy(unsigned n, float a, const void* x, float4* y) {}",
+    "extern \"C\" __global__ void saxpy(unsigned n, float a, const unsigned char* x, int* y) {}",
     "#include <cuda_fp16.h>\n#include <cooperative_groups/reduce.h>\nextern \"C\" __global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
     "struct floats { float* at; };\nextern \"C\" __global__ void saxpy(unsigned n, float a, floats x, struct floats y) {}",
     "typedef void head(unsigned, float, const float*, float*);\nextern \"C\" __global__ head saxpy;\n__global__ void saxpy(unsigned n, float a, const float* x, float* y) {}",
@@ -169,8 +170,8 @@ fn other_parameters_are_objected_to() {
             "parameter 4 of 4 is \"write y: &mut [f32]\" in the declaration and \"double *y\" in its CUDA C++",
         ),
         (
-            "unsigned n, float a, const int* __restrict__ x, float* y",
-            "parameter 3 of 4 is \"x: &[f32]\" in the declaration and \"const int* __restrict__ x\" in its CUDA C++",
+            "unsigned n, float a, const short* __restrict__ x, float* y",
+            "parameter 3 of 4 is \"x: &[f32]\" in the declaration and \"const short* __restrict__ x\" in its CUDA C++",
         ),
         (
             "unsigned long long n, float a, const float* x, float* y",

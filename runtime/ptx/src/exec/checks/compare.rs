@@ -317,7 +317,7 @@ impl Loads {
         (elements, is_part): (u8, bool),
         (address, problem): (u64, Problem),
     ) {
-        let finding = Finding { place: now.place, address, problem };
+        let finding = Finding { lane, place: now.place, address, problem };
         self.suspicions.borrow_mut().push(Suspicion { lane, elements, is_part, finding });
     }
 

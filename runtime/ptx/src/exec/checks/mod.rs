@@ -10,7 +10,7 @@
 //! `order` has the rules of "before".
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
 //! and one of another thread. An access is compared with these. So a race is missed if other
-//! accesses came between, and no report is false. Two more rules apply:
+//! accesses came between, and each pair that is reported has no order. Two more rules apply:
 //! * Two writes do not race if the later one changes nothing.
 //! * Lanes that write other values to the same bytes by one instruction race.
 //!
@@ -232,13 +232,8 @@ impl Checker {
 
     /// Returns the fault of an earlier load whose value a lane uses.
     #[cold]
-    fn used(
-        &mut self,
-        lanes: &mut Lanes,
-        (lane, finding): (usize, Finding),
-        context: &Context<'_>,
-    ) -> Failure {
-        let Finding { place, address, problem } = finding;
+    fn used(&mut self, lanes: &mut Lanes, finding: Finding, context: &Context<'_>) -> Failure {
+        let Finding { lane, place, address, problem } = finding;
         lanes.blamed = Some(place);
         let code = context.launch.code;
         let (op, effect) = (&code.ops[place as usize], code.lines[place as usize].effect);

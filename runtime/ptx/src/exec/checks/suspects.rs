@@ -15,37 +15,43 @@
 //!    chooses. A `slct` does it by its number.
 //! 4. An `and` or a product with 0, an `and.pred` with false and an `or.pred` with true drop the
 //!    suspicion of the other source. Compilers turn branches into these.
-//! 5. Any other value that a lane writes to a register ends a suspicion on it.
-//! 6. A lane uses a value that it stores, hands to an atomic operation, to a copy or to other
-//!    lanes, that guards its next op, or that is the target of a jump or a call. An argument of a
-//!    function is stored.
+//! 5. A shuffle passes on the suspicion of the lane from which the value is taken.
+//! 6. Any other value that a lane writes to a register ends a suspicion on it.
+//! 7. A lane uses a value that it stores, hands to an atomic operation or to a copy, offers to
+//!    other lanes in a vote or the like, that guards its next op, or that is the target of a jump
+//!    or a call. An argument of a function is stored.
 //!
-//! These are the uses of `text::speculation`, but for arithmetic and addresses of loads.
-//!
-//! # No false report
+//! # Doubt
 //! Where it is not known if a value is used, the suspicion ends. So these uses are not reported:
 //! * A register may hold several values, of which an op takes one, such as a half of a pair. If
-//!   only a part of an element is suspected, or it was joined with another value (`or`, `mov` of a
-//!   vector, `bfi`, `prmt`), the suspicion ends at an op that may take a part.
+//!   only a part of an element is suspected, or it was joined with another value (`or`, `and`,
+//!   `mov` of a vector, `bfi`, `prmt`), the suspicion ends at an op that may take a part, such as
+//!   a comparison.
 //! * The results of `lop3`, and of a comparison that is combined with a predicate, may depend on
 //!   one source alone.
 //! * A return from a function that may call itself ends all suspicions of its lanes.
 //! * The carry of a sum is not followed, and neither are the registers of `ldmatrix` and
 //!   `wmma.load`.
+//! * A shuffle whose lanes are at several places ends suspicions (`meetings`).
 //! * If a write races with a load before it, the value may be used already, or its register
 //!   overwritten. Then the pair is reported only if each path uses the value.
+//!
+//! Some reports are false. A compiler may test a value in front of a loop in which only some lanes
+//! use it, and branch in all of them. It may hand a function an argument that this does not use.
 
 use super::super::code::Code;
 use super::super::dependence::{Dependence, Way};
 use super::super::op::{Guard, Op, Row};
 use super::super::registers::{Kind, LANES, Mask, Registers, for_each_lane};
 use super::super::select::takes_first;
+use super::super::vote::{shuffle_waits, taken_from};
 use super::compare::Problem;
 use std::collections::BTreeMap;
 
 /// A load of a lane with something wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finding {
+    pub(super) lane: usize,
     /// The place of the load.
     pub(super) place: u32,
     pub(super) address: u64,
@@ -97,15 +103,16 @@ impl Suspects {
         marks[lane].get_or_insert(Mark { finding, is_joined: is_part });
     }
 
-    /// Returns a lane of a mask whose guard is suspected.
+    /// Returns the suspicion on a guard in a lane of a mask.
     #[cold]
-    pub(super) fn guarding(&self, guard: Guard, mask: Mask) -> Option<(usize, Finding)> {
+    pub(super) fn guarding(&self, guard: Guard, mask: Mask) -> Option<Finding> {
         let mut of_guard =
             self.registers.iter().filter(|((kind, row), _)| *kind == Kind::Predicate && guard.reads(*row));
         of_guard.find_map(|(_, marks)| first(marks, mask))
     }
 
-    /// Follows the values through an op that lanes are about to run. Returns a lane that uses one.
+    /// Follows the values through an op that lanes are about to run. Returns the suspicion on one
+    /// that a lane uses.
     #[cold]
     pub(super) fn follow(
         &mut self,
@@ -114,7 +121,7 @@ impl Suspects {
         mask: Mask,
         values: &Registers,
         code: &Code,
-    ) -> Option<(usize, Finding)> {
+    ) -> Option<Finding> {
         let is_suspected = dependence.sources(op).any(|source| self.registers.contains_key(&source));
         let used = || dependence.sources(op).find_map(|source| self.any(source, mask));
         let marks = match dependence.way {
@@ -137,7 +144,20 @@ impl Suspects {
                 });
                 None
             }
+            // Lanes that wait run the op again.
+            Way::Shuffle if shuffle_waits(values, op, mask) => return None,
             _ if !is_suspected => None,
+            Way::Shuffle => {
+                let [_, _, b, c, e] = dependence.fields.sources;
+                let others = [(b, op.b), (c, op.c), (e, op.e)];
+                let used = others.into_iter().find_map(|(kind, row)| self.any((kind?, row), mask));
+                if used.is_some() {
+                    return used;
+                }
+                let (from, _) = taken_from(values, op);
+                let marks = self.registers.get(&(Kind::Narrow, op.a));
+                Some(std::array::from_fn(|lane| marks.and_then(|marks| marks[from[lane]])))
+            }
             Way::Use => match used() {
                 None => None,
                 found => return found,
@@ -150,11 +170,19 @@ impl Suspects {
         };
         for result in dependence.results(op) {
             self.end(result, mask);
-            if let Some(marks) = &marks {
-                self.put(result, marks);
+            // Of a shuffle, the predicate tells where the value comes from.
+            let depends = dependence.way != Way::Shuffle || result.0 != Kind::Predicate;
+            if let Some(marks) = marks.as_ref().filter(|_| depends) {
+                self.put(result, marks, mask);
             }
         }
         None
+    }
+
+    /// Ends the suspicions on the results of an exchange at several places.
+    #[cold]
+    pub(crate) fn end_results(&mut self, op: &Op, dependence: &Dependence, mask: Mask) {
+        dependence.results(op).for_each(|result| self.end(result, mask));
     }
 
     /// Returns the suspicion that an op passes on in a lane.
@@ -178,13 +206,14 @@ impl Suspects {
         match way {
             Way::Select => chosen((value(c, op.c) ^ op.extra) & 1 == 1),
             Way::SelectBySign => chosen(takes_first(value(c, op.c) as u32, op.extra)),
-            Way::Zero | Way::One => {
+            Way::Zero | Way::ZeroJoin | Way::One => {
                 // The value that decides alone.
                 let alone = u64::from(way == Way::One);
                 let of_a = of(a, op.a).filter(|_| value(b, op.b) != alone);
                 let of_b = || of(b, op.b).filter(|_| value(a, op.a) != alone);
                 // `and` may take a part, and products do not meet what is joined.
-                of_a.or_else(of_b).or_else(|| of(c, op.c)).filter(|mark| !mark.is_joined)
+                let mark = of_a.or_else(of_b).or_else(|| of(c, op.c)).filter(|mark| !mark.is_joined)?;
+                Some(Mark { is_joined: way == Way::ZeroJoin, ..mark })
             }
             _ => {
                 let (cuts, joins) =
@@ -196,8 +225,8 @@ impl Suspects {
         }
     }
 
-    /// Returns a lane of a mask in which a register is suspected.
-    fn any(&self, register: (Kind, Row), mask: Mask) -> Option<(usize, Finding)> {
+    /// Returns the suspicion on a register in a lane of a mask.
+    fn any(&self, register: (Kind, Row), mask: Mask) -> Option<Finding> {
         first(self.registers.get(&register)?, mask)
     }
 
@@ -210,18 +239,20 @@ impl Suspects {
         }
     }
 
-    /// Puts suspicions on a register, in lanes that have none.
-    fn put(&mut self, register: (Kind, Row), marks: &Marks) {
-        if marks.iter().all(Option::is_none) {
+    /// Puts suspicions on a register, in lanes of a mask that have none.
+    fn put(&mut self, register: (Kind, Row), marks: &Marks, mask: Mask) {
+        let mut is_any = false;
+        for_each_lane(mask, |lane| is_any |= marks[lane].is_some());
+        if !is_any {
             return;
         }
         let row = self.registers.entry(register).or_insert_with(|| Box::new([None; LANES]));
-        row.iter_mut().zip(marks).for_each(|(row, mark)| *row = row.or(*mark));
+        for_each_lane(mask, |lane| row[lane] = row[lane].or(marks[lane]));
     }
 }
 
-/// Returns the first lane of a mask with a suspicion.
-fn first(marks: &Marks, mask: Mask) -> Option<(usize, Finding)> {
+/// Returns the suspicion of the first lane of a mask that has one.
+fn first(marks: &Marks, mask: Mask) -> Option<Finding> {
     let mut lanes = (0..LANES).filter(|lane| mask >> lane & 1 == 1);
-    lanes.find_map(|lane| marks[lane].map(|mark| (lane, mark.finding)))
+    lanes.find_map(|lane| marks[lane].map(|mark| mark.finding))
 }

@@ -55,7 +55,7 @@ impl<'m> Lowering<'m> {
         let extra = vote::shuffle_extra(mode, is_sync, predicate);
         let narrow = Some(Kind::Narrow);
         let fields = Fields::of(narrow, [narrow, narrow, narrow, narrow.filter(|_| is_sync)]);
-        let at = self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) }, Way::Use, fields);
+        let at = self.emit(Op { d, a, b, c, e, extra, ..Op::new(vote::shuffle) }, Way::Shuffle, fields);
         self.writes_also(at, predicate);
         Ok(())
     }

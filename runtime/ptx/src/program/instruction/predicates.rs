@@ -53,14 +53,14 @@ impl<'m> Lowering<'m> {
             (Some(_), with) => {
                 let (way, c) = match with {
                     Some(_) => (Way::Hidden, Some(Kind::Predicate)),
-                    None => (Way::Whole, None),
+                    None => (Way::Cut, None),
                 };
                 let fields = Fields::of(Some(Kind::Predicate), [Some(kind), Some(kind), c, None]);
                 let at = self.emit(op, way, fields);
                 self.writes_also(at, combination.second);
             }
             (None, None) => {
-                self.emit_pure(op, Way::Whole, Kind::Predicate, &[(kind, a), (kind, b)]);
+                self.emit_pure(op, Way::Cut, Kind::Predicate, &[(kind, a), (kind, b)]);
             }
             (None, Some(_)) => {
                 let sources = [(kind, a), (kind, b), (Kind::Predicate, c)];
@@ -105,7 +105,7 @@ impl<'m> Lowering<'m> {
                 ..Op::new(form.loops.at(lowering.level))
             };
             let with = combination.with.map(|_| Kind::Predicate);
-            let way = if with.is_some() { Way::Hidden } else { Way::Whole };
+            let way = if with.is_some() { Way::Hidden } else { Way::Cut };
             let source = Some(form.sources[0].kind);
             lowering.emit(test, way, Fields::of(Some(Kind::Predicate), [source, source, with, None]));
             let select = selects::loops::<u32>().at(lowering.level);
