@@ -45,9 +45,9 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
     let Some(Statement::Instruction(instruction)) = body.get(load) else { return false };
     let mut holders = Vec::new();
     instruction.operands.iter().take(1).for_each(|result| names(result, &mut holders));
-    // The registers that hold the value at a place, or a result that was computed from it.
-    let mut open = vec![(load + 1, holders.into_iter().collect::<HashSet<_>>(), Computed::default())];
-    let mut seen: HashMap<(usize, bool), Vec<HashSet<&str>>> = HashMap::new();
+    let holders = Holders { of_value: holders.into_iter().collect(), in_doubt: HashSet::new() };
+    let mut open = vec![(load + 1, holders, Computed::default())];
+    let mut seen: HashMap<(usize, bool), Vec<Holders<'_>>> = HashMap::new();
     let mut steps = 0;
     while let Some((mut at, mut holders, mut computed)) = open.pop() {
         loop {
@@ -55,7 +55,7 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
             if steps > MOST_STEPS {
                 return false;
             }
-            if holders.is_empty() {
+            if holders.of_value.is_empty() {
                 match computed.is_use() {
                     true => break,
                     false => return false,
@@ -97,6 +97,21 @@ fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
     true
 }
 
+/// The registers at a place.
+#[derive(Clone)]
+struct Holders<'a> {
+    /// They hold the value, or a result that was computed from it.
+    of_value: HashSet<&'a str>,
+    /// They hold the result of an instruction that may have dropped it.
+    in_doubt: HashSet<&'a str>,
+}
+
+impl Holders<'_> {
+    fn is_subset(&self, other: &Self) -> bool {
+        self.of_value.is_subset(&other.of_value) && self.in_doubt.is_subset(&other.in_doubt)
+    }
+}
+
 /// The use that a path has made of the value.
 #[derive(Clone, Copy, Default)]
 struct Computed {
@@ -122,20 +137,17 @@ enum Step<'a> {
 }
 
 /// Follows the value through one instruction.
-fn step<'a>(
-    instruction: &Instruction<'a>,
-    holders: &mut HashSet<&'a str>,
-    computed: &mut Computed,
-) -> Step<'a> {
+fn step<'a>(instruction: &Instruction<'a>, holders: &mut Holders<'a>, computed: &mut Computed) -> Step<'a> {
     let name = instruction.parts().next().unwrap_or_default();
     let holds = |operands: &[Operand<'a>]| {
         let mut found = Vec::new();
         operands.iter().for_each(|operand| names(operand, &mut found));
-        found.iter().any(|name| holders.contains(name))
+        found.iter().any(|name| holders.of_value.contains(name))
     };
+    let is_in_doubt = |operand: Option<&Operand<'a>>| matches!(operand, Some(Operand::Name(name)) if holders.in_doubt.contains(name));
     let operands = &instruction.operands[..];
     let is_guarded = instruction.guard.is_some();
-    if instruction.guard.is_some_and(|(guard, _)| holders.contains(guard)) {
+    if instruction.guard.is_some_and(|(guard, _)| holders.of_value.contains(guard)) {
         return Step::Use;
     }
     let has_result = !matches!(
@@ -164,10 +176,13 @@ fn step<'a>(
         _ => {}
     }
     // These may drop the value: a compiler turns `&&` into `and`, and a lane need not take what
-    // another one offers in a shuffle. A `selp` by what was computed from the value, as of a
+    // another one offers in a shuffle. A `selp` of the value by what was computed from it, as of a
     // maximum, has a result that depends on it.
     let drops = match name {
-        "selp" | "slct" => !holds(operands.last().map_or(&[], std::slice::from_ref)),
+        "selp" | "slct" => {
+            let last = operands.last();
+            !holds(last.map_or(&[], std::slice::from_ref)) && !(holds(operands) && is_in_doubt(last))
+        }
         "and" | "or" | "lop3" | "shfl" => true,
         "setp" | "set" => operands.len() > 3,
         _ => false,
@@ -197,10 +212,11 @@ fn step<'a>(
     let mut changed = Vec::new();
     results.iter().for_each(|result| names(result, &mut changed));
     for name in changed {
-        if uses && computes && !drops && !is_guarded {
-            holders.insert(name);
-        } else {
-            holders.remove(name);
+        holders.of_value.remove(name);
+        holders.in_doubt.remove(name);
+        if uses && computes && !is_guarded {
+            let set = if drops { &mut holders.in_doubt } else { &mut holders.of_value };
+            set.insert(name);
         }
     }
     Step::Next
@@ -240,6 +256,11 @@ mod tests {
         assert!(!unused("setp.eq.u32 %p1, %r1, 0; @%p1 bra L; L:"));
         assert!(!unused("setp.lt.u32 %p1, %r1, %r2; selp.b32 %r2, %r2, %r1, %p1; st.shared.u32 [%r0], %r2;"));
         assert!(!unused("L: setp.eq.u32 %p2, %r5, 0; @%p2 bra L; ld.shared.u32 %r3, [%r1];"));
+        // A maximum that keeps NaN.
+        assert!(!unused(
+            "setp.gt.f32 %p1, %r2, %r1; setp.nan.f32 %p2, %r2, %r2; or.pred %p3, %p2, %p1;
+             selp.f32 %r3, %r2, %r1, %p3; st.shared.f32 [%r0], %r3;"
+        ));
         // Threads behind the end of an array compute with what they do not store.
         assert!(!unused("add.u32 %r2, %r1, 1; @%p1 bra A; st.shared.u32 [%r0], %r2; A:"));
         assert!(!unused("@%p1 bra A; st.shared.u32 [%r0], %r1; ret; A: red.shared.add.u32 [%r0], %r1;"));
