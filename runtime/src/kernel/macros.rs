@@ -19,9 +19,8 @@
 /// }
 /// ```
 ///
-/// The keys of the body may be in any order. One `kernel!` declares at least 16 kernels with short
-/// conditions, and 40 without. For more, write several of them, or raise the crate's
-/// `recursion_limit`.
+/// The keys of the body may be in any order. The `recursion_limit` of a crate allows at least 16
+/// kernels with short conditions in one `kernel!`, and 40 without.
 ///
 /// | parameter | the call takes | the kernel | the twin gets |
 /// |---|---|---|---|

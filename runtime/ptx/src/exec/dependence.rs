@@ -32,7 +32,8 @@ pub(crate) enum Way {
     /// It uses its sources: it hands them to memory or to other lanes, or decides by them where a
     /// lane goes on.
     Use,
-    /// As [`Way::Use`], with the registers of an instruction on matrices, which loads them or not.
+    /// Like [`Way::Use`], with the registers of an instruction on matrices, which loads them or
+    /// not.
     Matrix { is_load: bool },
     /// On each source as a whole.
     #[default]
@@ -41,11 +42,11 @@ pub(crate) enum Way {
     Cut,
     /// On all sources, each of which keeps its own bits in the result.
     Join,
-    /// As [`Way::Cut`] and [`Way::Join`].
+    /// Both [`Way::Cut`] and [`Way::Join`].
     CutJoin,
     /// `and`, and products: if `a` or `b` is zero, it alone decides.
     Zero,
-    /// As [`Way::Zero`], and each source keeps its own bits in the result.
+    /// Like [`Way::Zero`], and each source keeps its own bits in the result.
     ZeroJoin,
     /// `or`: if the predicate `a` or `b` is true, it alone decides.
     One,

@@ -5,7 +5,7 @@
 //! may race in the PTX although the source does not. So the checks report a load at once only if
 //! each path from it uses the value, and otherwise follow the value (`exec::checks::suspects`).
 //! Arithmetic is a use here, unless a `selp` takes its result: compilers move a few cheap
-//! instructions along with the load. Comparisons and logic are none: a compiler makes them of `&&`.
+//! instructions along with the load. Comparisons and logic are none: they may stand for `&&`.
 
 use super::{Function, Instruction, Operand, Statement, parse};
 use std::collections::{HashMap, HashSet};

@@ -287,7 +287,7 @@ pub(super) fn local_place(now: &Now<'_, '_>, address: u64) -> Place {
     Place::Local { offset: (address - now.lanes.local_of(0)) % now.lanes.local_stride }
 }
 
-/// What is wrong with a load whose value may stay unused.
+/// A load whose value may stay unused, with something wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Suspicion {
     pub(super) lane: usize,

@@ -22,7 +22,7 @@
 //!    or a call. An argument of a function is stored.
 //!
 //! # Doubt
-//! Where it is not known if a value is used, the suspicion ends. So these uses are not reported:
+//! If it is not known whether a value is used, the suspicion ends. These uses are not reported:
 //! * A register may hold several values, of which an op takes one, such as a half of a pair. If
 //!   only a part of an element is suspected, or it was joined with another value (`or`, `and`,
 //!   `mov` of a vector, `bfi`, `prmt`), the suspicion ends at an op that may take a part, such as
