@@ -309,7 +309,8 @@ fn a_named_folder_without_nvrtc_is_named_in_the_error() {
 #[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
 fn cuda_source_is_compiled_for_the_architecture_that_is_named() {
     in_child(&[("WARPLINE_NVRTC_ARCH", "80")], || {
-        let stream = Runtime::new().unwrap().device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         let x = stream.alloc::<u32>(32).unwrap();
         drop(stream.fill(&x, 0));
         drop(stream.launch(of_ampere(&x), LaunchConfig::linear(1, 32)));
@@ -321,7 +322,8 @@ fn cuda_source_is_compiled_for_the_architecture_that_is_named() {
 #[ignore = "needs NVRTC, where WARPLINE_NVRTC says"]
 fn an_architecture_that_nvrtc_does_not_know_is_refused() {
     in_child(&[("WARPLINE_NVRTC_ARCH", "Ampere")], || {
-        let stream = Runtime::new().unwrap().device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         let x = stream.alloc::<u32>(32).unwrap();
         drop(stream.fill(&x, 0));
         says(

@@ -23,6 +23,7 @@ fn test_binary(variables: &[(&str, &str)]) -> Command {
         "WARPLINE_CUBLAS",
         "WARPLINE_KEEP_PTX",
         "WARPLINE_KERNELS",
+        "WARPLINE_NVRTC_ARCH",
         "WARPLINE_NVRTC_INCLUDE",
         "WARPLINE_ORDER",
         "WARPLINE_SCHEDULE",
