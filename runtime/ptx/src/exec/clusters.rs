@@ -22,9 +22,9 @@ pub(crate) const ENDED: u32 = BARRIERS + 1;
 /// The lanes of a warp that have arrived at the barrier of the cluster and not waited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Arrived {
-    /// Those whose phase has not ended.
+    /// Lanes of a phase that has not ended.
     open: Mask,
-    /// Those whose phase has ended.
+    /// Lanes of a phase that has ended.
     ended: Mask,
 }
 

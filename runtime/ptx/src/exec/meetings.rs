@@ -133,7 +133,7 @@ impl Warp {
             exchange.take(&mut self.lanes.registers, &own, &op, mask);
             self.lanes.suspects.end_results(exchange.op, exchange.dependence, mask);
             let part = self.split(fragment, mask);
-            // Those that stay behind find out again for whom they wait.
+            // Lanes that stay behind find out again which lanes they need.
             self.fragments[fragment].wait = Wait::Nothing;
             self.fragments[part].wait = Wait::Nothing;
             self.fragments[part].place = exchange.place + 1;

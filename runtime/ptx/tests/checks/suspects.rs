@@ -73,7 +73,7 @@ fn a_load_is_reported_when_its_value_is_used() {
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nand.pred %p3, %p3, %p1;\nselp.u32 %r2, 1, 0, %p3;\n@%p1 st.global.u32 [%own], %r2;",
         "@!%p1 bra END;\nsetp.eq.u32 %p3, %r1, 7;\nor.pred %p3, %p2, %p3;\n@%p3 bra END;",
         "@!%p1 bra END;\nsetp.ne.u32 %p3|%p4, %r1, 7;\n@%p4 st.global.u32 [%own], 1;",
-        // As an address.
+        // It is an address.
         "@!%p1 bra END;\nand.b32 %r1, %r1, 31;\nmad.wide.u32 %rd1, %r1, 4, %data;\nst.global.u32 [%rd1], 5;",
         "@!%p1 bra END;\nand.b32 %r1, %r1, 31;\nmad.wide.u32 %rd1, %r1, 4, %data;\nld.global.u32 %r2, [%rd1];\n\
          st.local.u32 [mine], %r2;",
