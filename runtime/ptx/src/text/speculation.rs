@@ -181,7 +181,9 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut Holders<'a>, computed: 
     let drops = match name {
         "selp" | "slct" => {
             let last = operands.last();
-            !holds(last.map_or(&[], std::slice::from_ref)) && !(holds(operands) && is_in_doubt(last))
+            let selects_by_value = holds(last.map_or(&[], std::slice::from_ref));
+            let computed_from_it = holds(operands) && is_in_doubt(last);
+            !(selects_by_value || computed_from_it)
         }
         "and" | "or" | "lop3" | "shfl" => true,
         "setp" | "set" => operands.len() > 3,
@@ -201,7 +203,8 @@ fn step<'a>(instruction: &Instruction<'a>, holders: &mut Holders<'a>, computed: 
             | "elect"
     );
     let uses = holds(sources);
-    if uses && !drops && !(has_result && computes) && !is_guarded {
+    let goes_on = drops || (has_result && computes);
+    if uses && !goes_on && !is_guarded {
         return Step::Use;
     }
     if uses && !is_guarded {
