@@ -14,10 +14,9 @@
 
 use super::access::{Base, Window};
 use super::context::Context;
-use super::lanes::bits_of;
 use super::memory::{Access, Element};
 use super::op::Op;
-use super::registers::{Cell, LANES, Mask, Registers};
+use super::registers::{Cell, LANES, Registers};
 
 /// The number of lanes of a run.
 pub(crate) const RUN: usize = LANES / 2;
@@ -76,21 +75,36 @@ macro_rules! runs_of {
     ($name:ident, $cell:ident) => {
         #[inline(always)]
         fn $name(row: &[$cell; LANES], bytes: $cell) -> Option<([$cell; 2], bool)> {
-            // The compiler would leave out the first lane of each run, and could not use whole
-            // vectors then.
-            let starts = std::hint::black_box([row[0], row[RUN]]);
-            let (mut follows, mut is_same) = ([0; LANES], [0; LANES]);
-            for lane in 0..LANES {
-                let next = starts[lane / RUN].wrapping_add((lane % RUN) as $cell * bytes);
-                follows[lane] = if row[lane] == next { u8::MAX } else { 0 };
+            /// The distances from the first lane of a run, if all lanes are the same, and if each
+            /// accesses 1, 2, 4, 8 or 16 bytes.
+            const DISTANCES: [[$cell; RUN]; 6] = {
+                let mut distances = [[0; RUN]; 6];
+                let mut at = 0;
+                while at < 5 * RUN {
+                    distances[1 + at / RUN][at % RUN] = ((at % RUN) << (at / RUN)) as $cell;
+                    at += 1;
+                }
+                distances
+            };
+            let starts = [row[0], row[RUN]];
+            let step = row[1].wrapping_sub(starts[0]);
+            if step != 0 && step != bytes {
+                return None;
             }
-            if bits_of(follows) == Mask::MAX {
-                return Some((starts, false));
+            let is_same = step == 0;
+            let distances = &DISTANCES[if is_same { 0 } else { 1 + bytes.trailing_zeros() as usize }];
+            // Without this the compiler leaves out the lanes that it has read, and uses no whole
+            // vectors.
+            let row = std::hint::black_box(row);
+            let mut differences = [0; RUN];
+            for half in 0..2 {
+                for lane in 0..RUN {
+                    let expected = starts[half].wrapping_add(distances[lane]);
+                    differences[lane] |= row[half * RUN + lane] ^ expected;
+                }
             }
-            for lane in 0..LANES {
-                is_same[lane] = if row[lane] == starts[lane / RUN] { u8::MAX } else { 0 };
-            }
-            (bits_of(is_same) == Mask::MAX).then_some((starts, true))
+            (differences.into_iter().fold(0, |any, difference| any | difference) == 0)
+                .then_some((starts, is_same))
         }
     };
 }
