@@ -27,13 +27,18 @@ impl Graph {
     /// Returns everything at or before the given points.
     pub(crate) fn past(&self, of: &[Point]) -> BTreeSet<Point> {
         let mut past = BTreeSet::new();
+        self.extend(&mut past, of);
+        past
+    }
+
+    /// Adds everything at or before the given points to the past of others.
+    fn extend(&self, past: &mut BTreeSet<Point>, of: &[Point]) {
         let mut open = of.to_vec();
         while let Some(point) = open.pop() {
             if past.insert(point) {
                 open.extend(&self.before[point]);
             }
         }
-        past
     }
 }
 
@@ -228,14 +233,25 @@ impl Model {
     /// Records a wait on `stream` for a position. It takes a ticket if it orders something new, or
     /// if the other stream is closed.
     pub(crate) fn wait(&mut self, stream: StreamId, from: &Stand) {
+        self.wait_behind(&mut self.past_of(stream), stream, from);
+    }
+
+    /// Returns everything that work which the stream is given now is after.
+    fn past_of(&self, stream: StreamId) -> BTreeSet<Point> {
+        self.graph.past(&[self.streams[&stream].stand.point, self.host])
+    }
+
+    /// Records a wait on a stream with that past, which then has what it waits for.
+    fn wait_behind(&mut self, past: &mut BTreeSet<Point>, stream: StreamId, from: &Stand) {
         if from.stream == stream {
             return;
         }
         let is_open = self.streams[&from.stream].is_open;
         let at = self.streams.get_mut(&stream).unwrap();
-        if !is_open || !self.graph.past(&[at.stand.point, self.host]).contains(&from.point) {
+        if !is_open || !past.contains(&from.point) {
             at.stand.point = self.graph.add(vec![at.stand.point, from.point]);
             at.issued += 1;
+            self.graph.extend(past, &[at.stand.point]);
         }
         at.stand.carries.extend(&from.carries);
     }
@@ -248,10 +264,12 @@ impl Model {
         let marks = self.marks.values().flatten();
         let on_it = marks.filter(|mark| mark.buffer == buffer && !mark.bytes.is_empty());
         users.extend(on_it.map(|mark| mark.by));
+        // One search, because a thousand streams may each wait for a thousand others.
+        let mut past = self.past_of(stream);
         for user in users {
             if self.streams[&user].is_open {
                 let from = self.stand(user);
-                self.wait(stream, &from);
+                self.wait_behind(&mut past, stream, &from);
             }
         }
         if some_are_closed {
