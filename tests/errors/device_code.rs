@@ -43,6 +43,9 @@ warpline::kernel! {
     /// Doubles an element of `x`, whether it exists or not, and leaves `y` as it is.
     unsafe fn touch(element: u32, x: &mut [f32], y: &mut [f32]) { ptx: TOUCH }
 
+    /// Writes to the element of each block the number of the other block of its cluster.
+    unsafe fn in_pairs(write x: &mut [u32]) { ptx: IN_PAIRS }
+
     /// Reads the number behind a pointer.
     unsafe fn follow(from: u64, write to: &mut [u32]) { ptx: FOLLOW }
 
@@ -103,6 +106,7 @@ const ADDS_BEHIND: &str = entry!(
     "ld.param.u64 %rd0, [to]; ld.global.u32 %r0, [%rd0]; add.u32 %r0, %r0, 1; st.global.u32 [%rd0], %r0;"
 );
 
+const IN_PAIRS: &str = include_str!("../support/in_pairs.ptx");
 const PTX: &str = include_str!("device_code.ptx");
 
 /// Returns the fault of a launch, and the line that launched it.
@@ -192,14 +196,29 @@ fn an_image_without_a_cpu_form_is_refused_on_a_cpu_device() {
 }
 
 #[test]
-fn ptx_in_clusters_of_several_blocks_is_refused_on_a_cpu_device() {
+fn clusters_that_do_not_fit_the_kernel_are_refused() {
     let (_runtime, device, [stream]) = streams(["work"]);
-    let config = LaunchConfig::linear(4, 1);
-    stream.launch(greets(), config.with_cluster([1, 1, 1])).blocking_wait().unwrap();
-    let error = refusal(stream.launch(greets(), config.with_cluster([2, 1, 1])));
-    let text = "greets is launched in clusters of [2, 1, 1] blocks, and a CPU device runs each block of PTX as the only \
-                one of its cluster; launch it without clusters, or give the kernel cpu";
-    says(&error, ErrorKind::Driver, &["greets on stream \"work\"", text]);
+    let x = stream.alloc::<u32>(8).unwrap();
+    stream.launch(in_pairs(&x), LaunchConfig::linear(8, 1)).blocking_wait().unwrap();
+    assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1, 0, 3, 2, 5, 4, 7, 6]);
+    let pairs = LaunchConfig::linear(8, 1).with_cluster([2, 1, 1]);
+    stream.launch(in_pairs(&x), pairs).blocking_wait().unwrap();
+    for (config, text) in [
+        (
+            LaunchConfig::linear(8, 1).with_cluster([4, 1, 1]),
+            "in_pairs is for clusters of [2, 1, 1] blocks, and the launch has clusters of [4, 1, 1]; leave them out, or \
+             change the code",
+        ),
+        (
+            LaunchConfig::linear(7, 1),
+            "in_pairs: clusters of [2, 1, 1] blocks do not divide a grid of [7, 1, 1]; use a grid that is a multiple of \
+             them in each direction",
+        ),
+    ] {
+        let error = refusal(stream.launch(in_pairs(&x), config));
+        says(&error, ErrorKind::Driver, &["in_pairs on stream \"work\"", text]);
+        x.accept_contents();
+    }
     assert!(device.fault().is_none());
 }
 

@@ -361,7 +361,7 @@ unsafe impl DriverStream for CpuStream {
             return Err(error);
         }
         if let Command::Launch(launch) = &work.command {
-            self.device.kernels.prepare(launch.kernel, launch.config.cluster)?;
+            self.device.kernels.prepare(launch.kernel, Some(&launch.config))?;
         }
         if self.strand.push(work) {
             self.device.backend.schedule(self.me());

@@ -1,7 +1,7 @@
 //! Modules, kernels and launches, as users of this crate see them.
 
 use crate::checks::Checks;
-use crate::exec::block::Block;
+use crate::exec::clusters::{Cluster, Clusters, MOST_BLOCKS};
 use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
@@ -122,13 +122,14 @@ pub fn vector_instructions() -> &'static str {
 
 /// A kernel that is ready to be launched.
 ///
-/// It keeps the registers and the shared memory of one block for its next launch.
+/// It keeps the registers and the shared memory of one block, or of the blocks of one cluster, for
+/// its next launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     module: Module,
     code: Arc<Code>,
-    /// The memory of a block of the last launch, for the next one.
-    kept: Arc<Mutex<Option<Block>>>,
+    /// The memory of a cluster of the last launch, for the next one.
+    kept: Arc<Mutex<Option<Cluster>>>,
 }
 
 /// The size and the kind of a launch.
@@ -138,6 +139,9 @@ pub struct Config {
     pub grid: [u32; 3],
     /// Threads of a block in x, y and z.
     pub block: [u32; 3],
+    /// Blocks of a cluster in x, y and z. Without it, they are those of
+    /// [`Kernel::cluster`], or each block is the only one of its cluster.
+    pub cluster: Option<[u32; 3]>,
     /// Bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
     /// True if each block may wait for each other one.
@@ -161,6 +165,7 @@ impl Config {
         Config {
             grid: [blocks, 1, 1],
             block: [threads, 1, 1],
+            cluster: None,
             shared_bytes: 0,
             is_cooperative: false,
             threads: 1,
@@ -224,6 +229,57 @@ impl Kernel {
         self.code.param_bytes as usize
     }
 
+    /// Returns the blocks of a cluster in x, y and z, if the text says how many
+    /// (`.reqnctapercluster`).
+    pub fn cluster(&self) -> Option<[u32; 3]> {
+        self.code.cluster
+    }
+
+    /// Returns whether only a launch with clusters can run it (`.explicitcluster`).
+    pub fn needs_clusters(&self) -> bool {
+        self.code.needs_clusters
+    }
+
+    /// Returns the blocks of a cluster in x, y and z of a launch with this grid, whose
+    /// [`Config::cluster`] is `given`.
+    ///
+    /// # Errors
+    /// If the clusters are not those that the kernel asks for, do not divide the grid in each
+    /// direction or have more than 16 blocks. The text has both numbers and what to do.
+    pub fn cluster_of(&self, grid: [u32; 3], given: Option<[u32; 3]>) -> Result<[u32; 3], String> {
+        let name = self.name();
+        if let (Some(needed), Some(given)) = (self.cluster(), given)
+            && needed != given
+        {
+            return Err(format!(
+                "{name} is for clusters of {needed:?} blocks, and the launch has clusters of {given:?}; leave them \
+                 out, or change the code"
+            ));
+        }
+        let Some(size) = given.or(self.cluster()) else {
+            return match self.needs_clusters() {
+                true => {
+                    Err(format!("{name} needs a launch with clusters, and this one has none; set their size"))
+                }
+                false => Ok([1; 3]),
+            };
+        };
+        let blocks = size.iter().fold(1, |blocks: u64, n| blocks.saturating_mul((*n).into()));
+        if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
+            return Err(format!(
+                "{name}: clusters of {size:?} have {blocks} blocks, and 1 to {MOST_BLOCKS} are allowed; use smaller \
+                 ones"
+            ));
+        }
+        if !grid.iter().zip(&size).all(|(blocks, of_cluster)| blocks.is_multiple_of(*of_cluster)) {
+            return Err(format!(
+                "{name}: clusters of {size:?} blocks do not divide a grid of {grid:?}; use a grid that is a multiple \
+                 of them in each direction"
+            ));
+        }
+        Ok(size)
+    }
+
     /// Returns the bytes of local memory of a thread.
     pub fn local_bytes(&self) -> u32 {
         self.code.local_bytes
@@ -239,8 +295,8 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, if the block has more than 1 024, or if `params`
-    /// is too short.
+    /// If the grid or the block has no threads, if the block has more than 1 024, if
+    /// [`cluster_of`](Self::cluster_of) refuses the clusters, or if `params` is too short.
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
@@ -297,6 +353,8 @@ impl Kernel {
             self.name(),
             config.block
         );
+        let size = self.cluster_of(config.grid, config.cluster).unwrap_or_else(|why| panic!("{why}"));
+        let clusters = Clusters { size, is_explicit: config.cluster.or(self.cluster()).is_some() };
         let mut words = vec![0u64; params.len().div_ceil(8)];
         for (word, bytes) in words.iter_mut().zip(params.chunks(8)) {
             let mut whole = [0; 8];
@@ -324,6 +382,7 @@ impl Kernel {
             text: &self.module.0.text,
             grid: config.grid,
             block: config.block,
+            clusters,
             params: &words,
             regions,
             checks: config.checks,

@@ -3,6 +3,8 @@
 //! `launch` runs a body of PTX with checks. `races`, `init` and `sync` have the rules, and
 //! `suspects` those for values that are dropped.
 
+#[path = "checks/clusters.rs"]
+mod clusters;
 #[path = "checks/init.rs"]
 mod init;
 #[path = "checks/launch.rs"]

@@ -67,6 +67,7 @@ fn config(case: &Case) -> Config {
     Config {
         grid: case.grid,
         block: case.block,
+        cluster: None,
         shared_bytes: case.shared_bytes,
         is_cooperative: case.cooperative,
         threads: 1,
@@ -170,6 +171,7 @@ fn is_of_kind(found: &FaultKind, planted: manifest::FaultKind) -> bool {
                 | FaultKind::NotAMember { .. }
                 | FaultKind::DivergentBarrier { .. }
                 | FaultKind::ShuffleFromExited { .. }
+                | FaultKind::BlockExited { .. }
         ),
         Planted::Assert => matches!(found, FaultKind::Assert { .. }),
         Planted::Trap => matches!(found, FaultKind::Trap),

@@ -24,6 +24,11 @@ const CUBIN: &[u8] = b"\x7fELF\x02\x01\x01\x33 of no machine";
 const FATBIN: &[u8] = b"\x50\xed\x55\xba of no machine";
 
 warpline::kernel! {
+    /// Writes to the element of each block the number of the other block of its cluster.
+    unsafe fn in_pairs(write x: &mut [u32]) { ptx: include_str!("../../support/in_pairs.ptx") }
+}
+
+warpline::kernel! {
     /// x[i] ← x[i] · 2.
     pub(crate) unsafe fn scale_by_table(n: u32, x: &mut [f32])
     where n as usize <= x.len()
@@ -228,6 +233,26 @@ fn clusters_are_refused_below_compute_capability_9() {
         x.accept_contents();
         let captured = stream.capture(|s| s.launch(kernels::relu(64, &x, &x), config).queued());
         says(&captured.unwrap_err(), ErrorKind::Driver, &["clusters of blocks need compute capability 9.0"]);
+    });
+}
+
+#[test]
+fn blocks_of_a_cluster_read_each_others_shared_memory() {
+    in_child(&[("SOFTCUDA_CAPABILITY", "9.0")], || {
+        let stream = cuda(0).new_stream().unwrap();
+        let x = stream.alloc::<u32>(8).unwrap();
+        let config = LaunchConfig::linear(8, 1);
+        // The kernel itself says how large its clusters are.
+        for config in [config, config.with_cluster([2, 1, 1])] {
+            drop(stream.fill(&x, 9));
+            stream.launch(in_pairs(&x), config).blocking_wait().unwrap();
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1, 0, 3, 2, 5, 4, 7, 6]);
+        }
+        says(
+            &stream.launch(in_pairs(&x), config.with_cluster([4, 1, 1])).blocking_wait().unwrap_err(),
+            ErrorKind::Driver,
+            &["in_pairs on stream", "CUDA_ERROR_INVALID_CLUSTER_SIZE", "the device is still usable"],
+        );
     });
 }
 

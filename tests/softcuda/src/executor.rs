@@ -8,6 +8,7 @@
 use crate::context::Context;
 use crate::errors::{Code, say};
 use crate::kernel::LaunchShape;
+use crate::launch::LaunchKind;
 use crate::memory::{self, Asker};
 use crate::ptx::Place;
 use crate::work::Fault;
@@ -25,16 +26,16 @@ pub(crate) struct PtxLaunch {
     /// The arguments, as the kernel's parameters lie in memory.
     pub(crate) params: Vec<u8>,
     pub(crate) places: Vec<Place>,
-    pub(crate) is_cooperative: bool,
+    pub(crate) kind: LaunchKind,
     /// The arguments that are addresses of live memory at the time of the call.
     pub(crate) pointers: Vec<u64>,
 }
 
 impl PtxLaunch {
-    pub(crate) fn new(kernel: Kernel, params: Vec<u8>, places: Vec<Place>, is_cooperative: bool) -> Self {
+    pub(crate) fn new(kernel: Kernel, params: Vec<u8>, places: Vec<Place>, kind: LaunchKind) -> Self {
         let words = words(&params).map(|(_, word)| word);
         let pointers = words.filter(|word| memory::identity(*word as usize).is_some()).collect();
-        PtxLaunch { kernel, params, places, is_cooperative, pointers }
+        PtxLaunch { kernel, params, places, kind, pointers }
     }
 
     /// Runs the kernel.
@@ -46,7 +47,8 @@ impl PtxLaunch {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared_bytes,
-            is_cooperative: self.is_cooperative,
+            cluster: self.kind.cluster,
+            is_cooperative: self.kind.is_cooperative,
             threads: if blocks * threads < LARGE { 1 } else { cores.min(blocks) as usize },
             ..Config::linear(1, 1)
         };
@@ -102,6 +104,7 @@ fn code_of(kind: &FaultKind) -> Code {
         FaultKind::OutOfBounds { .. }
         | FaultKind::ReadOnly { .. }
         | FaultKind::OutOfShared { .. }
+        | FaultKind::BlockExited { .. }
         | FaultKind::OutOfLocal { .. } => Code::ILLEGAL_ADDRESS,
         _ => Code::LAUNCH_FAILED,
     }

@@ -52,6 +52,17 @@ pub(crate) struct Given {
     pub(crate) extra: In<In<u8>>,
 }
 
+/// What the attributes of a launch say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LaunchKind {
+    pub(crate) is_cooperative: bool,
+    pub(crate) cluster: Option<[u32; 3]>,
+}
+
+impl LaunchKind {
+    pub(crate) const COOPERATIVE: Self = LaunchKind { is_cooperative: true, cluster: None };
+}
+
 /// Enqueues a launch on a stream.
 #[inline]
 pub(crate) fn launch(
@@ -59,7 +70,7 @@ pub(crate) fn launch(
     shape: LaunchShape,
     on: CUstream,
     given: Given,
-    is_cooperative: bool,
+    kind: LaunchKind,
 ) -> Outcome {
     let stream = stream::named_here(on)?;
     let function = module::function(handle)?;
@@ -77,15 +88,18 @@ pub(crate) fn launch(
     let twin = if has_ptx { None } else { function.kernel()? };
     let body = match twin {
         Some(kernel) => Body::Twin(TwinLaunch::new(function, kernel, given)?),
-        None => Body::Ptx(of_ptx(function, given, is_cooperative)?),
+        None => Body::Ptx(of_ptx(function, given, &shape, kind)?),
     };
     stream.submit(Op::Launch(Box::new(LaunchWork { function: handle, shape, body })))?;
     Ok(())
 }
 
 /// Copies the arguments of a launch that runs PTX.
-fn of_ptx(function: &Function, given: Given, is_cooperative: bool) -> Outcome<PtxLaunch> {
+fn of_ptx(function: &Function, given: Given, shape: &LaunchShape, kind: LaunchKind) -> Outcome<PtxLaunch> {
     let kernel = function.device_code()?.clone();
+    if let Err(why) = kernel.cluster_of(shape.grid, kind.cluster) {
+        refuse!(INVALID_CLUSTER_SIZE, "{why}");
+    }
     let places = function.params()?;
     let mut params = vec![0u8; kernel.param_bytes().next_multiple_of(8)];
     for (index, place) in places.iter().enumerate() {
@@ -97,7 +111,7 @@ fn of_ptx(function: &Function, given: Given, is_cooperative: bool) -> Outcome<Pt
         // kernel's parameter, which is the length of `to`.
         unsafe { std::ptr::copy_nonoverlapping(argument, to.as_mut_ptr(), to.len()) };
     }
-    Ok(PtxLaunch::new(kernel, params, places, is_cooperative))
+    Ok(PtxLaunch::new(kernel, params, places, kind))
 }
 
 /// `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`. `CU_LAUNCH_PARAM_END` is 0.
@@ -188,21 +202,21 @@ fn check_shape(function: &Function, shape: &LaunchShape) -> Outcome {
     Ok(())
 }
 
-/// Checks the attributes of a launch. Returns true if they make it cooperative.
+/// Checks the attributes of a launch.
 pub(crate) fn check_attributes(
     handle: CUfunction,
     shape: &LaunchShape,
     attributes: In<LaunchAttribute>,
     count: usize,
-) -> Outcome<bool> {
+) -> Outcome<LaunchKind> {
     let function = module::function(handle)?;
-    let mut is_cooperative = false;
+    let mut kind = LaunchKind::default();
     for index in 0..count {
         let LaunchAttribute { id, value, .. } = attributes.at(index)?;
         match id {
             2 if value[0] != 0 => {
                 check_cooperative(function, shape)?;
-                is_cooperative = true;
+                kind.is_cooperative = true;
             }
             4 if !has_clusters() => {
                 let (major, minor) = plan::get().capability;
@@ -220,12 +234,13 @@ pub(crate) fn check_attributes(
                         shape.grid
                     );
                 }
+                kind.cluster = Some([value[0], value[1], value[2]]);
             }
             0..=18 => {}
             _ => refuse!(INVALID_VALUE, "launch attribute {id}"),
         }
     }
-    Ok(is_cooperative)
+    Ok(kind)
 }
 
 /// Checks that all blocks of a cooperative launch fit on the device together.

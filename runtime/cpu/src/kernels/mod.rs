@@ -15,7 +15,7 @@ mod code;
 mod run;
 
 use super::kernel_options::{KernelForm, KernelOptions};
-use warpline_driver::kernel::{Arg, Kernel, Twin};
+use warpline_driver::kernel::{Arg, Kernel, LaunchConfig, Twin};
 use warpline_driver::reentry::{self, Caller};
 use warpline_driver::{DevicePtr, DriverError, Health, Launch, Plan, Work};
 
@@ -46,18 +46,17 @@ impl Kernels {
         kernel.twin.filter(|_| self.options.form == KernelForm::Twin || cfg!(not(feature = "ptx")))
     }
 
-    /// Prepares a kernel for launches, with clusters if the launches have some.
+    /// Prepares a kernel for launches, with this configuration if it is known.
     ///
     /// # Errors
-    /// If its PTX is needed and cannot be loaded, or if it would run in clusters of several
-    /// blocks.
+    /// If its PTX is needed and cannot be loaded, or if it asks for other clusters.
     #[inline]
     pub(super) fn prepare(
         &self,
         kernel: &'static Kernel,
-        cluster: Option<[u32; 3]>,
+        config: Option<&LaunchConfig>,
     ) -> Result<(), DriverError> {
-        if self.twin_of(kernel).is_some() { Ok(()) } else { self.load(kernel, cluster) }
+        if self.twin_of(kernel).is_some() { Ok(()) } else { self.load(kernel, config) }
     }
 
     /// Prepares the kernels of a graph.
@@ -66,29 +65,27 @@ impl Kernels {
     /// The first error of [`prepare`](Self::prepare).
     pub(super) fn prepare_all(&self, plan: &Plan) -> Result<(), DriverError> {
         plan.steps.iter().try_for_each(|step| match &step.work {
-            Work::Launch(launch) => self.prepare(launch.kernel, launch.config.cluster),
+            Work::Launch(launch) => self.prepare(launch.kernel, Some(&launch.config)),
             _ => Ok(()),
         })
     }
 
     #[cfg(feature = "ptx")]
     #[cold]
-    fn load(&self, kernel: &'static Kernel, cluster: Option<[u32; 3]>) -> Result<(), DriverError> {
-        let refused = |why: String| Err(DriverError::Refused(why.into()));
-        match (self.code.of(kernel), cluster) {
-            (Ok(Some(_)), Some(cluster)) if cluster != [1; 3] => refused(format!(
-                "{} is launched in clusters of {cluster:?} blocks, and a CPU device runs each block of PTX as the \
-                 only one of its cluster; launch it without clusters, or give the kernel cpu",
-                kernel.name
-            )),
-            (Ok(_), _) => Ok(()),
-            (Err(why), _) => refused(why),
+    fn load(&self, kernel: &'static Kernel, config: Option<&LaunchConfig>) -> Result<(), DriverError> {
+        let refused = |why: String| DriverError::Refused(why.into());
+        let code = self.code.of(kernel).map_err(refused)?;
+        match (code, config) {
+            (Some(code), Some(config)) => {
+                code.cluster_of(config.grid, config.cluster).map(drop).map_err(refused)
+            }
+            _ => Ok(()),
         }
     }
 
     #[cfg(not(feature = "ptx"))]
     #[cold]
-    fn load(&self, kernel: &'static Kernel, _cluster: Option<[u32; 3]>) -> Result<(), DriverError> {
+    fn load(&self, kernel: &'static Kernel, _: Option<&LaunchConfig>) -> Result<(), DriverError> {
         let why = "it has no CPU form, and warpline was built without its feature ptx; give the kernel cpu, or \
                    build with that feature";
         Err(DriverError::Refused(format!("{}: {why}", kernel.name).into()))

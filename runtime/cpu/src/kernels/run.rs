@@ -67,6 +67,7 @@ impl Launching<'_> {
         let config = ptx::Config {
             grid: config.grid,
             block: config.block,
+            cluster: config.cluster,
             shared_bytes: config.shared_bytes,
             is_cooperative: config.cooperative,
             threads: threads.as_ref().map_or(1, TwinThreads::most).min(blocks(config.grid)),

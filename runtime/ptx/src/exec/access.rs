@@ -22,6 +22,8 @@ pub(crate) enum Window {
     Generic,
     /// An offset in the memory of the block.
     Shared,
+    /// The memory of any block of the cluster: see `clusters`.
+    Cluster,
     /// An offset in the memory of the thread.
     Local,
     /// An offset in the frame of the running function.
@@ -72,7 +74,7 @@ pub(crate) fn addresses(
     let launch = context.launch;
     let start = match op.window {
         Window::Global | Window::Generic => launch.regions.distance(from, to, access),
-        Window::Shared if to <= u64::from(launch.shared_bytes) => Some(context.shared),
+        Window::Shared | Window::Cluster if to <= u64::from(launch.shared_bytes) => Some(context.shared),
         Window::Param if to <= launch.params().1 => Some(launch.params().0),
         _ => None,
     };
@@ -108,6 +110,15 @@ fn elsewhere(
     let fault = match op.window {
         Window::Global => global(&mut of, mask, context, bytes, access),
         Window::Generic => generic(lanes, &mut of, mask, context, bytes, access),
+        Window::Cluster => {
+            let (cluster, len_bytes) = (context.cluster, context.launch.shared_bytes);
+            let mut fault = None;
+            for_each_lane(mask, |lane| match cluster.resolve(of[lane], bytes, access, len_bytes.into()) {
+                Ok(address) => of[lane] = address,
+                Err(kind) => fault = fault.take().or(Some((lane, kind))),
+            });
+            fault
+        }
         Window::Shared => {
             let len_bytes = u64::from(context.launch.shared_bytes);
             first(mask, |lane| ends(of[lane]) > len_bytes).map(|lane| {
@@ -212,6 +223,14 @@ fn generic(
             || is_within(local, local + lanes.local_bytes)
             || access == Access::Read && is_within(params, params + len);
         if is_own {
+            return;
+        }
+        if let Some((rank, offset)) = context.cluster.place(address)
+            && offset + bytes <= shared.1 - shared.0
+        {
+            if let Some(kind) = context.cluster.refusal(rank) {
+                found = found.take().or(Some((lane, kind)));
+            }
             return;
         }
         match regions.distance(address, end, access) {

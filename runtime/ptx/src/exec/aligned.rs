@@ -4,7 +4,6 @@
 #[derive(Debug)]
 pub(crate) struct Aligned {
     words: Box<[u128]>,
-    len_bytes: u64,
     /// The bytes in front of the first address that is aligned.
     skipped: u64,
 }
@@ -15,11 +14,7 @@ impl Aligned {
         let slack = align.saturating_sub(size_of::<u128>() as u64);
         let words: Box<[u128]> = vec![0; (bytes + slack).div_ceil(16) as usize].into();
         let start = words.as_ptr().expose_provenance() as u64;
-        Aligned { words, len_bytes: bytes, skipped: start.next_multiple_of(align) - start }
-    }
-
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        Aligned { words, skipped: start.next_multiple_of(align) - start }
     }
 
     /// Returns the address of the first byte.

@@ -6,9 +6,8 @@
 //! bookkeeping. Only arrivals that do not wait (`bar.arrive`) are counted. `clusters` has the
 //! rules of the barrier of the cluster.
 
-use super::aligned::Aligned;
-use super::checks::{BlockState, Checker};
-use super::clusters;
+use super::checks::Checker;
+use super::clusters::{self, ClusterMemory};
 use super::context::{Context, Launch, position};
 use super::control;
 use super::fault::{Fault, FaultKind};
@@ -27,15 +26,13 @@ const BARRIERS: usize = clusters::ENDED as usize + 1;
 /// A block that has started.
 #[derive(Debug)]
 pub(crate) struct Block {
-    id: u64,
+    /// See [`Context::number`].
+    number: u64,
     /// The threads in x, y and z.
     size: [u32; 3],
-    warps: Vec<Warp>,
-    shared: Aligned,
+    pub(super) warps: Vec<Warp>,
     /// The numbers of threads that have arrived at a barrier and do not wait.
     arrived: [u32; BARRIERS],
-    /// The state of its checks, while it does not run.
-    checked: Option<Box<BlockState>>,
 }
 
 /// How far a block has come.
@@ -45,41 +42,40 @@ pub(crate) enum Progress {
     Done,
     /// It has run as long as it might.
     Paused,
+    /// All threads that have not exited wait.
+    Waits,
     Fault(Box<Fault>),
 }
 
 impl Block {
-    pub(crate) fn new(launch: &Launch<'_>, id: u64) -> Self {
+    pub(crate) fn new(launch: &Launch<'_>) -> Self {
         let threads = launch.threads();
         let warps =
             (0..threads).step_by(LANES).map(|first| Warp::new(launch.code, first, launch.block)).collect();
-        let shared = Aligned::new(launch.shared_bytes.into(), launch.code.shared_align);
-        let mut block =
-            Block { id, size: launch.block, warps, shared, arrived: [0; BARRIERS], checked: None };
-        block.prepare_launch(launch);
-        let context = block.context(launch, None);
-        block.prepare(&context);
-        block
+        Block { number: 0, size: launch.block, warps, arrived: [0; BARRIERS] }
     }
 
-    /// Returns whether blocks of a launch of the same kernel can use the memory of this one.
-    pub(crate) fn fits(&self, launch: &Launch<'_>) -> bool {
-        self.size == launch.block && self.shared.len_bytes() == u64::from(launch.shared_bytes)
+    pub(crate) fn size(&self) -> [u32; 3] {
+        self.size
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Runs the ops whose results are the same in each block of a launch.
-    pub(crate) fn prepare_launch(&mut self, launch: &Launch<'_>) {
-        let context = self.context(launch, None);
-        self.warps.iter_mut().for_each(|warp| warp.prepare(&launch.code.early, &context));
+    pub(crate) fn prepare_launch(&mut self, context: &Context<'_>) {
+        let early = &context.launch.code.early;
+        self.warps.iter_mut().for_each(|warp| warp.prepare(early, context));
     }
 
-    /// Starts again as another block of the same launch, or of the one that it was prepared for.
-    pub(crate) fn restart(&mut self, launch: &Launch<'_>, id: u64) {
-        self.id = id;
+    /// Starts as the block with this number.
+    pub(crate) fn start(&mut self, launch: &Launch<'_>, number: u64, memory: ClusterMemory) {
+        self.number = number;
         self.arrived = [0; BARRIERS];
         let threads = launch.threads();
         self.warps.iter_mut().for_each(|warp| warp.restart(launch.code, threads));
-        self.prepare(&self.context(launch, None));
+        self.prepare(&self.context(launch, memory, None));
     }
 
     /// Runs the ops whose results are the same in each thread of the block.
@@ -92,37 +88,15 @@ impl Block {
         }
     }
 
-    /// Prepares the checks of the block, which has just started.
-    pub(crate) fn prepare_checks(&mut self, launch: &Launch<'_>, checker: &Checker) {
-        self.checked = Some(checker.start(launch, self.id, self.checked.take()));
-    }
-
-    /// Runs the block for about `fuel` ops.
-    pub(crate) fn run(
-        &mut self,
-        launch: &Launch<'_>,
-        order: &mut Order,
-        fuel: u64,
-        checker: Option<&RefCell<Checker>>,
-    ) -> Progress {
-        if let Some(checker) = checker {
-            checker.borrow_mut().enter(self.checked.take());
-        }
-        let progress = self.run_warps(&self.context(launch, checker), order, fuel);
-        if let Some(checker) = checker {
-            self.checked = checker.borrow_mut().leave();
-        }
-        progress
-    }
-
-    fn run_warps(&mut self, context: &Context<'_>, order: &mut Order, mut fuel: u64) -> Progress {
-        while fuel > 0 {
+    /// Runs the block for about `fuel` ops, and takes them off.
+    pub(crate) fn run(&mut self, context: &Context<'_>, order: &mut Order, fuel: &mut u64) -> Progress {
+        while *fuel > 0 {
             let (mut is_running, mut live) = (false, false);
             for at in order.of(self.warps.len()) {
                 let mut turn = order.turn(WARP_TURN);
                 let before = turn;
                 let stop = self.warps[at].run(context, order, &mut turn);
-                fuel = fuel.saturating_sub(u64::from(before - turn) + 1);
+                *fuel = fuel.saturating_sub(u64::from(before - turn) + 1);
                 match stop {
                     Stop::Done => {}
                     Stop::Waits => live = true,
@@ -138,16 +112,21 @@ impl Block {
             }
             match self.open_barriers(context) {
                 Ok(any) if any || is_running => {}
-                Ok(_) => return Progress::Fault(self.deadlock(context)),
+                Ok(_) => return Progress::Waits,
                 Err(fault) => return Progress::Fault(fault),
             }
         }
         Progress::Paused
     }
 
-    fn context<'a>(&self, launch: &'a Launch<'a>, checker: Option<&'a RefCell<Checker>>) -> Context<'a> {
-        let block = position(self.id, launch.grid);
-        Context { launch, block, shared: self.shared.start(), checker }
+    pub(crate) fn context<'a>(
+        &self,
+        launch: &'a Launch<'a>,
+        cluster: ClusterMemory,
+        checker: Option<&'a RefCell<Checker>>,
+    ) -> Context<'a> {
+        let (block, number) = (launch.position_of(self.number), self.number);
+        Context { launch, block, number, shared: cluster.of(cluster.rank), cluster, checker }
     }
 
     /// Opens each barrier at which enough threads wait. Returns whether there was one.
@@ -163,12 +142,12 @@ impl Block {
             });
         }
         let mut any = false;
-        let has_ended = clusters::end_phase(&mut self.warps);
         for (id, (count, expected)) in waiting.into_iter().enumerate() {
             // Without a number, all threads that have not exited are waited for.
             let arrived = count + self.arrived[id];
             let opens = match id as u32 {
-                clusters::OPEN => has_ended,
+                // All blocks of the cluster are asked: see `clusters`.
+                clusters::OPEN => false,
                 clusters::ENDED => count > 0,
                 _ => count > 0 && arrived >= expected.unwrap_or(live),
             };
@@ -183,7 +162,7 @@ impl Block {
                     self.of_all_threads(context, id as u32)?;
                 }
                 let is_of_all = expected.is_none() && id as u32 != clusters::ENDED;
-                checker.opens(&self.warps, id as u32, is_of_all);
+                checker.opens(context, &self.warps, id as u32, is_of_all);
             }
             vote::finish_barrier(&mut self.warps, id as u32, context.launch.code);
         }
@@ -245,8 +224,13 @@ impl Block {
         self.describe(context, warp, lane, place, kind)
     }
 
+    /// Returns whether a thread has not exited.
+    pub(crate) fn is_live(&self) -> bool {
+        self.warps.iter().any(|warp| warp.live() > 0)
+    }
+
     #[cold]
-    fn deadlock(&self, context: &Context<'_>) -> Box<Fault> {
+    pub(crate) fn deadlock(&self, context: &Context<'_>) -> Box<Fault> {
         let (mut at_barrier, mut for_lanes) = (0, 0);
         for warp in &self.warps {
             let (barrier, lanes) = warp.waiting();

@@ -1,18 +1,289 @@
-//! Instructions of clusters and their barrier. Each block is the only one of its cluster, as in a
-//! launch without clusters.
+//! Clusters: blocks that run together and access each other's shared memory.
+//!
+//! # Shared memory
+//! The blocks of a cluster have their shared memory one after the other. A generic address in it
+//! is an address of the host. An address in the window `.shared::cluster` is one of `.shared`, which
+//! stands for the own block, or has the number of a block plus 1 in its upper bits
+//! ([`ClusterMemory::address`]). Each block of the cluster may use the latter.
 //!
 //! # The barrier of the cluster
 //! A thread arrives at it first, and waits later. The waits of a phase end when all threads that
 //! have not exited have arrived. A thread may be late: then the phase ends before it waits, and
 //! its wait ends immediately. It cannot arrive again before. PTX ISA 9.7.13.3, barrier.cluster.
+//!
+//! The blocks run one after the other on one thread, each until its threads wait or its turn ends.
+//! Then the barrier is looked at.
 
-use super::context::Context;
+use super::aligned::Aligned;
+use super::block::{Block, Progress};
+use super::checks::{Checker, ClusterState};
+use super::context::{Context, Launch, position};
 use super::control::BARRIERS;
 use super::fault::FaultKind;
 use super::fragment::Barrier;
+use super::memory::Access;
 use super::op::{Flow, Op};
 use super::registers::{Cell, Mask, for_each_lane};
+use super::schedule::Order;
+use super::vote;
 use super::warp::{Lanes, Warp};
+use std::cell::RefCell;
+
+/// The most blocks of a cluster. CUDA C++ Programming Guide, "Thread Block Clusters": 8 on every
+/// GPU that has clusters, and 16 on an H100 for a kernel that asks for them.
+pub(crate) const MOST_BLOCKS: u32 = 16;
+
+/// The clusters of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clusters {
+    /// The blocks of each in x, y and z.
+    pub(crate) size: [u32; 3],
+    /// True if the kernel or the launch asks for them.
+    pub(crate) is_explicit: bool,
+}
+
+impl Clusters {
+    /// Returns the number of blocks of a cluster.
+    pub(crate) fn blocks(self) -> u32 {
+        self.size.iter().product()
+    }
+
+    /// Returns the number of clusters in x, y and z.
+    pub(crate) fn grid(self, grid: [u32; 3]) -> [u32; 3] {
+        std::array::from_fn(|axis| grid[axis] / self.size[axis])
+    }
+
+    /// Returns the place in the grid of a block.
+    pub(crate) fn position_of(self, block: u64, grid: [u32; 3]) -> [u32; 3] {
+        let blocks = u64::from(self.blocks());
+        let cluster = position(block / blocks, self.grid(grid));
+        let within = position(block % blocks, self.size);
+        std::array::from_fn(|axis| cluster[axis] * self.size[axis] + within[axis])
+    }
+}
+
+/// The shared memory of the blocks of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterMemory {
+    /// The number in the cluster of the block that runs.
+    pub(crate) rank: u32,
+    /// The number of blocks.
+    blocks: u32,
+    /// The address of the shared memory of the first block.
+    start: u64,
+    /// The bytes from there to that of the next block.
+    stride: u64,
+    /// The blocks all of whose threads have exited, as bits.
+    exited: u32,
+}
+
+/// The number of bits of an offset in the shared memory of a block.
+const OFFSET_BITS: u32 = 24;
+
+impl ClusterMemory {
+    /// Returns the address of the shared memory of a block.
+    pub(crate) fn of(self, rank: u32) -> u64 {
+        self.start + u64::from(rank) * self.stride
+    }
+
+    /// Returns the addresses of the first byte and of the end.
+    pub(crate) fn extent(self) -> (u64, u64) {
+        (self.start, self.of(self.blocks))
+    }
+
+    /// Returns the block that has an address of the host, and the offset in its shared memory.
+    pub(crate) fn place(self, address: u64) -> Option<(u32, u64)> {
+        let (start, end) = self.extent();
+        let offset = address.checked_sub(start).filter(|_| address < end)?;
+        Some(((offset / self.stride) as u32, offset % self.stride))
+    }
+
+    /// Returns the block that has a generic address, or the own one if none has.
+    fn rank_of(self, address: u64) -> u32 {
+        self.place(address).map_or(self.rank, |(rank, _)| rank)
+    }
+
+    /// Returns the address in `.shared::cluster` of an offset in the memory of a block.
+    pub(crate) fn address(self, rank: u32, offset: u64) -> u64 {
+        if rank == self.rank { offset } else { u64::from(rank + 1) << OFFSET_BITS | offset }
+    }
+
+    /// Returns the block and the offset of an address in `.shared::cluster`.
+    pub(crate) fn parts(self, address: u64) -> (u32, u64) {
+        match (address >> OFFSET_BITS) as u32 {
+            0 => (self.rank, address),
+            upper => (upper - 1, address & ((1 << OFFSET_BITS) - 1)),
+        }
+    }
+
+    /// Returns the address of the host of an access to `.shared::cluster`. A block has `len_bytes`
+    /// bytes.
+    pub(crate) fn resolve(
+        self,
+        address: u64,
+        bytes: u64,
+        access: Access,
+        len_bytes: u64,
+    ) -> Result<u64, FaultKind> {
+        let (rank, offset) = self.parts(address);
+        match self.refusal(rank) {
+            Some(kind) => Err(kind),
+            None if offset.saturating_add(bytes) > len_bytes => {
+                Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None })
+            }
+            None => Ok(self.of(rank) + offset),
+        }
+    }
+
+    /// Returns what is wrong with an access to the shared memory of a block.
+    pub(crate) fn refusal(self, rank: u32) -> Option<FaultKind> {
+        let blocks = self.blocks;
+        if rank >= blocks {
+            return Some(FaultKind::NoSuchRank { rank, blocks });
+        }
+        (self.exited >> rank & 1 == 1).then_some(FaultKind::BlockExited { rank })
+    }
+}
+
+/// A cluster that has started.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    blocks: Vec<Block>,
+    shared: Aligned,
+    /// The bytes from the shared memory of a block to that of the next one.
+    stride: u64,
+    /// The state of its checks, while it does not run.
+    checked: Option<Box<ClusterState>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(launch: &Launch<'_>) -> Self {
+        let stride = launch.shared_stride();
+        let shared = Aligned::new(stride * u64::from(launch.clusters.blocks()), launch.code.shared_align);
+        let blocks = (0..launch.clusters.blocks()).map(|_| Block::new(launch)).collect();
+        let mut cluster = Cluster { blocks, shared, stride, checked: None };
+        cluster.prepare_launch(launch);
+        cluster
+    }
+
+    /// Returns whether clusters of a launch of the same kernel can use the memory of this one.
+    pub(crate) fn fits(&self, launch: &Launch<'_>) -> bool {
+        self.blocks.len() == launch.clusters.blocks() as usize
+            && self.stride == launch.shared_stride()
+            && self.blocks.iter().all(|block| block.size() == launch.block)
+    }
+
+    fn memory(&self, rank: usize) -> ClusterMemory {
+        let (blocks, start) = (self.blocks.len() as u32, self.shared.start());
+        ClusterMemory { rank: rank as u32, blocks, start, stride: self.stride, exited: 0 }
+    }
+
+    /// Runs the ops whose results are the same in each block of a launch.
+    pub(crate) fn prepare_launch(&mut self, launch: &Launch<'_>) {
+        for rank in 0..self.blocks.len() {
+            let memory = self.memory(rank);
+            let block = &mut self.blocks[rank];
+            block.prepare_launch(&block.context(launch, memory, None));
+        }
+    }
+
+    /// Starts as the cluster with this number.
+    pub(crate) fn start(&mut self, launch: &Launch<'_>, number: u64) {
+        for rank in 0..self.blocks.len() {
+            let memory = self.memory(rank);
+            let block = number * self.blocks.len() as u64 + rank as u64;
+            self.blocks[rank].start(launch, block, memory);
+        }
+    }
+
+    /// Prepares the checks of the cluster, which has just started.
+    pub(crate) fn prepare_checks(&mut self, launch: &Launch<'_>, checker: &Checker) {
+        let first = self.blocks[0].number();
+        self.checked = Some(checker.start(launch, first, self.checked.take()));
+    }
+
+    /// Runs the blocks for about `fuel` ops.
+    pub(crate) fn run(
+        &mut self,
+        launch: &Launch<'_>,
+        order: &mut Order,
+        fuel: u64,
+        checker: Option<&RefCell<Checker>>,
+    ) -> Progress {
+        if let Some(checker) = checker {
+            checker.borrow_mut().enter(self.checked.take());
+        }
+        let progress = self.run_blocks(launch, order, fuel, checker);
+        if let Some(checker) = checker {
+            self.checked = checker.borrow_mut().leave();
+        }
+        progress
+    }
+
+    fn run_blocks(
+        &mut self,
+        launch: &Launch<'_>,
+        order: &mut Order,
+        mut fuel: u64,
+        checker: Option<&RefCell<Checker>>,
+    ) -> Progress {
+        // A block that waits for another one by a loop uses up its part.
+        let part = (fuel / self.blocks.len() as u64).max(1);
+        while fuel > 0 {
+            let (mut is_running, mut live) = (false, None);
+            for rank in order.of(self.blocks.len()) {
+                let context = self.context(rank, launch, checker);
+                let mut left = part;
+                let progress = self.blocks[rank].run(&context, order, &mut left);
+                fuel = fuel.saturating_sub(part - left);
+                match progress {
+                    Progress::Done => continue,
+                    Progress::Paused => is_running = true,
+                    Progress::Waits => {}
+                    Progress::Fault(_) => return progress,
+                }
+                live = live.or(Some(rank));
+            }
+            let Some(live) = live else { return Progress::Done };
+            if !self.end_phase(launch, checker) && !is_running {
+                return Progress::Fault(self.blocks[live].deadlock(&self.context(live, launch, checker)));
+            }
+        }
+        Progress::Paused
+    }
+
+    fn context<'a>(
+        &self,
+        rank: usize,
+        launch: &'a Launch<'a>,
+        checker: Option<&'a RefCell<Checker>>,
+    ) -> Context<'a> {
+        let live = |(rank, block): (usize, &Block)| u32::from(!block.is_live()) << rank;
+        let exited = self.blocks.iter().enumerate().map(live).sum();
+        self.blocks[rank].context(launch, ClusterMemory { exited, ..self.memory(rank) }, checker)
+    }
+
+    /// Ends the phase of the barrier if all threads have arrived or exited, and lets those go on
+    /// that wait. Returns whether it has ended.
+    fn end_phase(&mut self, launch: &Launch<'_>, checker: Option<&RefCell<Checker>>) -> bool {
+        let live = |warp: &Warp| !warp.lanes.registers.dead;
+        let warps = || self.blocks.iter().flat_map(|block| &block.warps);
+        let all_arrived = warps().all(|warp| live(warp) & !warp.lanes.arrived.open == 0);
+        if !all_arrived || warps().all(|warp| live(warp) == 0) {
+            return false;
+        }
+        if let Some(checker) = checker {
+            checker.borrow_mut().ends_phase(warps());
+        }
+        for block in &mut self.blocks {
+            for warp in &mut block.warps {
+                warp.lanes.arrived = Arrived { open: 0, ended: live(warp) };
+            }
+            vote::finish_barrier(&mut block.warps, OPEN, launch.code);
+        }
+        true
+    }
+}
 
 /// The barrier of the cluster, of a phase that has not ended.
 pub(crate) const OPEN: u32 = BARRIERS;
@@ -53,20 +324,6 @@ pub(crate) fn barrier_of(lanes: &Lanes, lane: usize) -> Barrier {
     Barrier { id: if has_ended { ENDED } else { OPEN }, threads: None }
 }
 
-/// Ends the phase if all threads of the block have arrived or exited. Returns whether it has
-/// ended.
-pub(crate) fn end_phase(warps: &mut [Warp]) -> bool {
-    let live = |warp: &Warp| !warp.lanes.registers.dead;
-    let all_arrived = warps.iter().all(|warp| live(warp) & !warp.lanes.arrived.open == 0);
-    if !all_arrived || warps.iter().all(|warp| live(warp) == 0) {
-        return false;
-    }
-    for warp in warps {
-        warp.lanes.arrived = Arrived { open: 0, ended: live(warp) };
-    }
-    true
-}
-
 /// Notes that lanes have waited at a barrier. Those that have waited at the one of the cluster may
 /// arrive again.
 pub(crate) fn pass(lanes: &mut Lanes, mask: Mask, id: u32) {
@@ -75,22 +332,45 @@ pub(crate) fn pass(lanes: &mut Lanes, mask: Mask, id: u32) {
     }
 }
 
-/// `mapa`: `d` from the address `a` in shared memory, in the block `b` of the cluster.
-pub(crate) fn map_address<A: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
+/// `mapa`: `d` from the address `a`, in the block `b` of the cluster. The address is generic, or
+/// with `extra` 1 one in `.shared::cluster`.
+pub(crate) fn map_address<A: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
+    let memory = context.cluster;
     let (addresses, ranks) = (lanes.registers.get::<A>(op.a), lanes.registers.get::<u32>(op.b));
-    let mut others = 0;
-    for_each_lane(mask, |lane| others |= Mask::from(ranks[lane] != 0) << lane);
-    if others != 0 {
-        let lane = others.trailing_zeros() as usize;
-        return lanes.fail(lane, FaultKind::NoSuchRank { rank: ranks[lane] });
+    let mut mapped = addresses;
+    let mut wrong = None;
+    for_each_lane(mask, |lane| {
+        let (address, rank) = (addresses[lane].to_u64(), ranks[lane]);
+        if rank >= memory.blocks {
+            wrong = wrong.take().or(Some((lane, FaultKind::NoSuchRank { rank, blocks: memory.blocks })));
+            return;
+        }
+        mapped[lane] = A::of_u64(match op.extra {
+            1 => memory.address(rank, memory.parts(address).1),
+            _ => address.wrapping_add(memory.of(rank)).wrapping_sub(memory.of(memory.rank_of(address))),
+        });
+    });
+    if let Some((lane, kind)) = wrong {
+        return lanes.fail(lane, kind);
     }
     let row = A::row_mut(&mut lanes.registers, op.d);
-    for_each_lane(mask, |lane| row[lane] = addresses[lane]);
+    for_each_lane(mask, |lane| row[lane] = mapped[lane]);
     Flow::Next
 }
 
-/// `getctarank`: `d` is the number in the cluster of the block that has an address.
-pub(crate) fn rank_of_address(lanes: &mut Lanes, op: &Op, mask: Mask, _: &Context<'_>) -> Flow {
-    lanes.registers.set::<u32>(op.d, mask, |_| 0);
+/// `getctarank`: `d` is the number in the cluster of the block that has the address `a`, which is
+/// as for `mapa`.
+pub(crate) fn rank_of_address<A: Cell>(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    context: &Context<'_>,
+) -> Flow {
+    let memory = context.cluster;
+    let addresses = lanes.registers.get::<A>(op.a).map(A::to_u64);
+    lanes.registers.set::<u32>(op.d, mask, |lane| match op.extra {
+        1 => memory.parts(addresses[lane]).0,
+        _ => memory.rank_of(addresses[lane]),
+    });
     Flow::Next
 }

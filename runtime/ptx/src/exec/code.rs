@@ -49,6 +49,10 @@ pub(crate) struct Code {
     pub(crate) shared_align: u64,
     /// True if its text is for GPUs on which the lanes of a warp run together.
     pub(crate) is_lockstep: bool,
+    /// The blocks of a cluster in x, y and z, if the text says how many.
+    pub(crate) cluster: Option<[u32; 3]>,
+    /// True if only a launch with clusters can run it.
+    pub(crate) needs_clusters: bool,
     /// True if it may call `malloc`.
     pub(crate) calls_malloc: bool,
     /// True if it reads the address of the workspace of cooperative launches.

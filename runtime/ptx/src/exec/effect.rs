@@ -57,8 +57,10 @@ impl Moved {
 /// 8.5, "Scope".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
-    /// The threads of the block, which is the only one of its cluster.
+    /// The threads of the block.
     Block,
+    /// The threads of the blocks of the cluster.
+    Cluster,
     /// All threads. A system is not told apart from the device.
     Device,
 }

@@ -157,6 +157,13 @@ pub enum FaultKind {
     NoSuchRank {
         /// The number of the block in the cluster.
         rank: u32,
+        /// The number of blocks of the cluster.
+        blocks: u32,
+    },
+    /// An access to the shared memory of a block of the cluster whose threads have exited.
+    BlockExited {
+        /// The number of the block in the cluster.
+        rank: u32,
     },
     /// All threads of a block wait, and none of them can go on.
     Deadlock {
@@ -359,10 +366,21 @@ impl fmt::Display for FaultKind {
                 f,
                 "it waits at the barrier of the cluster, where it has not arrived; arrive there before each wait"
             ),
-            FaultKind::NoSuchRank { rank } => write!(
+            FaultKind::NoSuchRank { rank, blocks: 1 } => write!(
                 f,
-                "it maps an address to block {rank} of its cluster, and each block is the only one of its \
-                 cluster here; map it to block 0, or run the kernel on a GPU with clusters"
+                "it uses an address in block {rank} of its cluster, which has no other block than block 0; launch \
+                 the kernel with larger clusters"
+            ),
+            FaultKind::NoSuchRank { rank, blocks } => write!(
+                f,
+                "it uses an address in block {rank} of its cluster, which has blocks 0 to {}; use one of these, or \
+                 launch the kernel with larger clusters",
+                blocks - 1
+            ),
+            FaultKind::BlockExited { rank } => write!(
+                f,
+                "it accesses the shared memory of block {rank} of its cluster, whose threads have exited; let all \
+                 threads of the cluster meet at its barrier before they exit"
             ),
             FaultKind::Deadlock { at_barrier, for_lanes, exited } => write!(
                 f,

@@ -1,6 +1,9 @@
 //! A launch on several threads of the host.
 //!
 //! # Which block runs
+//! The blocks of a cluster start together and run on one thread. A block below stands for its
+//! cluster, of one block in most launches.
+//!
 //! 1. Blocks start in the order of their numbers. A block may wait for one with a lower number:
 //!    that one has started, and every started block has its turn.
 //! 2. A block that has run for long is set aside, and the thread takes another one: a block that
@@ -12,8 +15,9 @@
 //!    their memory allows.
 //! 4. The first fault ends the launch. Blocks that run end their turn.
 
-use super::block::{Block, Progress};
+use super::block::Progress;
 use super::checks::Checker;
+use super::clusters::Cluster;
 use super::context::Launch;
 use super::fault::{Fault, FaultKind};
 use super::registers::LANES;
@@ -39,7 +43,7 @@ const MOST_STARTED_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Grid<'a> {
     launch: Launch<'a>,
-    blocks: u64,
+    clusters: u64,
     is_cooperative: bool,
     seed: Option<u64>,
     state: Mutex<State>,
@@ -47,14 +51,14 @@ pub(crate) struct Grid<'a> {
 
 #[derive(Debug)]
 struct State {
-    /// The number of blocks that have started.
+    /// The number of clusters that have started.
     started: u64,
-    /// The number of blocks that threads run now.
+    /// The number of clusters that threads run now.
     running: usize,
-    aside: VecDeque<Block>,
-    /// The number of blocks that may be started and unfinished.
+    aside: VecDeque<Cluster>,
+    /// The number of clusters that may be started and unfinished.
     may_start: usize,
-    /// The number of turns since a block finished or `may_start` grew.
+    /// The number of turns since a cluster finished or `may_start` grew.
     turns: usize,
     fault: Option<Box<Fault>>,
 }
@@ -65,7 +69,7 @@ impl State {
         State { started: 0, running: 0, aside, may_start: STARTED, turns: 0, fault: None }
     }
 
-    /// Returns whether another block may start. `most` is the limit of rule 3.
+    /// Returns whether another cluster may start. `most` is the limit of rule 3.
     fn may_start(&mut self, most: usize) -> bool {
         let unfinished = self.running + self.aside.len();
         if self.turns > unfinished && unfinished >= self.may_start {
@@ -75,43 +79,44 @@ impl State {
         unfinished < self.may_start
     }
 
-    /// Returns whether all blocks have finished.
-    fn has_ended(&self, blocks: u64) -> bool {
-        self.fault.is_none() && self.aside.is_empty() && self.running == 0 && self.started == blocks
+    /// Returns whether all clusters have finished.
+    fn has_ended(&self, clusters: u64) -> bool {
+        self.fault.is_none() && self.aside.is_empty() && self.running == 0 && self.started == clusters
     }
 }
 
 impl<'a> Grid<'a> {
     pub(crate) fn new(launch: Launch<'a>, is_cooperative: bool, seed: Option<u64>) -> Self {
-        let blocks = launch.grid.iter().map(|&n| u64::from(n)).product();
-        Grid { launch, blocks, is_cooperative, seed, state: Mutex::new(State::new()) }
+        let blocks: u64 = launch.grid.iter().map(|&n| u64::from(n)).product();
+        let clusters = blocks / u64::from(launch.clusters.blocks());
+        Grid { launch, clusters, is_cooperative, seed, state: Mutex::new(State::new()) }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs blocks until all of them have finished or are being run by other threads.
+    /// Runs clusters until all of them have finished or are being run by other threads.
     pub(crate) fn work(&self) {
         let mut order = self.seed.map_or(Order::Fixed, Order::Seeded);
         let turn = if self.is_cooperative { COOPERATIVE_TURN } else { BLOCK_TURN };
         let mut spare = self.kept();
         let checker = self.launch.checks.any().then(|| RefCell::new(Checker::new(&self.launch)));
-        while let Some((mut block, is_new)) = self.take(&mut spare) {
+        while let Some((mut cluster, is_new)) = self.take(&mut spare) {
             if is_new && let Some(checker) = &checker {
-                block.prepare_checks(&self.launch, &checker.borrow());
+                cluster.prepare_checks(&self.launch, &checker.borrow());
             }
-            let progress = block.run(&self.launch, &mut order, turn, checker.as_ref());
+            let progress = cluster.run(&self.launch, &mut order, turn, checker.as_ref());
             let mut state = self.state();
             state.running -= 1;
             match progress {
                 Progress::Done => {
                     state.turns = 0;
-                    spare = Some(block);
+                    spare = Some(cluster);
                 }
-                Progress::Paused => {
+                Progress::Paused | Progress::Waits => {
                     state.turns += 1;
-                    state.aside.push_back(block);
+                    state.aside.push_back(cluster);
                 }
                 Progress::Fault(fault) => {
                     state.fault.get_or_insert(fault);
@@ -119,24 +124,24 @@ impl<'a> Grid<'a> {
                 }
             }
         }
-        if let (Some(kept), Some(block)) = (self.launch.kept, spare) {
-            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        if let (Some(kept), Some(cluster)) = (self.launch.kept, spare) {
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(cluster);
         }
         let mut state = self.state();
         if let Some(checker) = checker
-            && state.has_ended(self.blocks)
+            && state.has_ended(self.clusters)
             && let Some(kind) = checker.into_inner().unwritten()
         {
             state.fault = Some(self.fault(kind));
         }
     }
 
-    /// Returns a finished block of an earlier launch, for its memory.
-    fn kept(&self) -> Option<Block> {
+    /// Returns a finished cluster of an earlier launch, for its memory.
+    fn kept(&self) -> Option<Cluster> {
         let kept = self.launch.kept?.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut block = kept.filter(|block| block.fits(&self.launch))?;
-        block.prepare_launch(&self.launch);
-        Some(block)
+        let mut cluster = kept.filter(|cluster| cluster.fits(&self.launch))?;
+        cluster.prepare_launch(&self.launch);
+        Some(cluster)
     }
 
     /// Returns a fault that belongs to no thread.
@@ -152,41 +157,36 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// Returns the number of blocks that may be started at once by rule 3.
+    /// Returns the number of clusters that may be started at once by rule 3.
     fn most_started(&self) -> usize {
         let (launch, code) = (&self.launch, self.launch.code);
         let warp =
             LANES as u64 * (4 * code.narrow as u64 + 8 * code.wide as u64 + u64::from(code.local_bytes));
-        let warps = u64::from(launch.threads()).div_ceil(LANES as u64);
-        let block = warps * warp + u64::from(launch.shared_bytes);
-        MOST_STARTED.min((MOST_STARTED_BYTES / block.max(1)) as usize)
+        let block = launch.warps() as u64 * warp + u64::from(launch.shared_bytes);
+        let cluster = block.saturating_mul(launch.clusters.blocks().into());
+        MOST_STARTED.min((MOST_STARTED_BYTES / cluster.max(1)) as usize)
     }
 
-    /// Returns the block that a thread runs next, and whether it is new. Uses the memory of `spare`
-    /// for a new one.
-    fn take(&self, spare: &mut Option<Block>) -> Option<(Block, bool)> {
+    /// Returns the cluster that a thread runs next, and whether it is new. Uses the memory of
+    /// `spare` for a new one.
+    fn take(&self, spare: &mut Option<Cluster>) -> Option<(Cluster, bool)> {
         let mut state = self.state();
         if state.fault.is_some() || self.launch.stop.load(Relaxed) {
             return None;
         }
         let few = self.is_cooperative || state.may_start(self.most_started());
-        if state.started < self.blocks && (few || state.aside.is_empty()) {
+        if state.started < self.clusters && (few || state.aside.is_empty()) {
             let id = state.started;
             state.started += 1;
             state.running += 1;
             drop(state);
-            let block = match spare.take() {
-                Some(mut block) => {
-                    block.restart(&self.launch, id);
-                    block
-                }
-                None => Block::new(&self.launch, id),
-            };
-            return Some((block, true));
+            let mut cluster = spare.take().unwrap_or_else(|| Cluster::new(&self.launch));
+            cluster.start(&self.launch, id);
+            return Some((cluster, true));
         }
-        let block = state.aside.pop_front()?;
+        let cluster = state.aside.pop_front()?;
         state.running += 1;
-        Some((block, false))
+        Some((cluster, false))
     }
 
     /// Ends the launch, on which no thread works any more, and returns what the kernel printed.
@@ -194,7 +194,7 @@ impl<'a> Grid<'a> {
         let stopped = self.fault(FaultKind::Stopped);
         let printed = self.launch.printed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let has_ended = state.has_ended(self.blocks);
+        let has_ended = state.has_ended(self.clusters);
         match state.fault {
             Some(fault) => Err(Box::new(Fault { printed, ..*fault })),
             None if has_ended => Ok(printed),

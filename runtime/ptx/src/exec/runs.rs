@@ -60,7 +60,7 @@ impl Runs {
         let launch = context.launch;
         let distance = match op.window {
             Window::Global | Window::Generic => launch.regions.distance(from, to, access)?,
-            Window::Shared if to <= u64::from(launch.shared_bytes) => context.shared,
+            Window::Shared | Window::Cluster if to <= u64::from(launch.shared_bytes) => context.shared,
             Window::Param if to <= launch.params().1 => launch.params().0,
             _ => return None,
         };

@@ -45,6 +45,18 @@ special_registers! {
     NctaidX: "%nctaid.x",
     NctaidY: "%nctaid.y",
     NctaidZ: "%nctaid.z",
+    ClusterCtaidX: "%cluster_ctaid.x",
+    ClusterCtaidY: "%cluster_ctaid.y",
+    ClusterCtaidZ: "%cluster_ctaid.z",
+    ClusterNctaidX: "%cluster_nctaid.x",
+    ClusterNctaidY: "%cluster_nctaid.y",
+    ClusterNctaidZ: "%cluster_nctaid.z",
+    ClusteridX: "%clusterid.x",
+    ClusteridY: "%clusterid.y",
+    ClusteridZ: "%clusterid.z",
+    NclusteridX: "%nclusterid.x",
+    NclusteridY: "%nclusterid.y",
+    NclusteridZ: "%nclusterid.z",
     Laneid: "%laneid",
     Warpid: "%warpid",
     Nwarpid: "%nwarpid",
@@ -60,17 +72,13 @@ special_registers! {
     Clock: "%clock" | "%clock64" | "%globaltimer" | "%globaltimer_lo",
     ClockHigh: "%clock_hi" | "%globaltimer_hi",
     /// A launch without clusters is one of clusters of one block. PTX ISA 10, %cluster_ctaid.
-    Zero: "%cluster_ctaid.x"
-        | "%cluster_ctaid.y"
-        | "%cluster_ctaid.z"
-        | "%cluster_ctarank"
-        | "%is_explicit_cluster"
-        | "%gridid",
+    ClusterCtarank: "%cluster_ctarank",
+    ClusterNctarank: "%cluster_nctarank",
+    IsExplicitCluster: "%is_explicit_cluster",
+    Zero: "%gridid",
     /// The words of the address of the launch's workspace.
     WorkspaceHigh: "%envreg1",
     WorkspaceLow: "%envreg2",
-    /// The number of blocks of such a cluster.
-    One: "%cluster_nctaid.x" | "%cluster_nctaid.y" | "%cluster_nctaid.z" | "%cluster_nctarank",
 }
 
 /// The threads for which a value is the same.
@@ -101,6 +109,9 @@ impl Special {
         Some(match self {
             Special::Clock | Special::ClockHigh => return None,
             Special::CtaidX | Special::CtaidY | Special::CtaidZ => Uniform::Block,
+            Special::ClusterCtaidX | Special::ClusterCtaidY | Special::ClusterCtaidZ => Uniform::Block,
+            Special::ClusteridX | Special::ClusteridY | Special::ClusteridZ => Uniform::Block,
+            Special::ClusterCtarank => Uniform::Block,
             Special::TidX | Special::TidY | Special::TidZ | Special::Laneid | Special::Warpid => {
                 Uniform::Thread
             }
@@ -117,6 +128,7 @@ impl Special {
 /// Sets `d`, a narrow row, to the special register `extra`.
 pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
     let Context { launch, block, .. } = context;
+    let clusters = launch.clusters;
     let special = Special::ALL[op.extra as usize];
     let axis = op.extra as usize % 3;
     let of_all = match special {
@@ -147,10 +159,21 @@ pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>
         Special::NtidX | Special::NtidY | Special::NtidZ => launch.block[axis],
         Special::CtaidX | Special::CtaidY | Special::CtaidZ => block[axis],
         Special::NctaidX | Special::NctaidY | Special::NctaidZ => launch.grid[axis],
+        Special::ClusterCtaidX | Special::ClusterCtaidY | Special::ClusterCtaidZ => {
+            block[axis] % clusters.size[axis]
+        }
+        Special::ClusterNctaidX | Special::ClusterNctaidY | Special::ClusterNctaidZ => clusters.size[axis],
+        Special::ClusteridX | Special::ClusteridY | Special::ClusteridZ => block[axis] / clusters.size[axis],
+        Special::NclusteridX | Special::NclusteridY | Special::NclusteridZ => {
+            clusters.grid(launch.grid)[axis]
+        }
+        Special::ClusterCtarank => context.cluster.rank,
+        Special::ClusterNctarank => clusters.blocks(),
+        Special::IsExplicitCluster => clusters.is_explicit.into(),
         Special::Warpid => lanes.first_thread / LANES as u32,
         Special::Nwarpid => launch.threads().div_ceil(LANES as u32),
         Special::Smid | Special::Zero => 0,
-        Special::Nsmid | Special::One => 1,
+        Special::Nsmid => 1,
         Special::DynamicSmemSize => launch.dynamic_shared_bytes,
         Special::TotalSmemSize => launch.shared_bytes,
         Special::WorkspaceHigh => (workspace(launch) >> 32) as u32,

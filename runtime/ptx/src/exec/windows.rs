@@ -14,6 +14,15 @@ pub(crate) fn to_generic(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Conte
         Base::Narrow => lanes.registers.get::<u32>(op.a).map(|a| u64::from(a).wrapping_add(op.extra)),
         Base::Wide => lanes.registers.get::<u64>(op.a).map(|a| a.wrapping_add(op.extra)),
     };
+    if op.window == Window::Cluster {
+        let memory = context.cluster;
+        let generic = |lane: usize| {
+            let (rank, offset) = memory.parts(offsets[lane]);
+            memory.of(rank).wrapping_add(offset)
+        };
+        lanes.registers.set::<u64>(op.d, mask, generic);
+        return Flow::Next;
+    }
     let (start, stride) = start_of(op.window, lanes, context);
     lanes
         .registers
@@ -26,6 +35,15 @@ pub(crate) fn from_generic<D: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, cont
     let generic = lanes.registers.get::<u64>(op.a);
     let (start, stride) = start_of(op.window, lanes, context);
     let row = D::row_mut(&mut lanes.registers, op.d);
+    if op.window == Window::Cluster {
+        let memory = context.cluster;
+        for_each_lane(mask, |lane| {
+            let place = memory.place(generic[lane]);
+            let address = place.map(|(rank, offset)| memory.address(rank, offset));
+            row[lane] = D::of_u64(address.unwrap_or(u64::MAX));
+        });
+        return Flow::Next;
+    }
     for_each_lane(mask, |lane| {
         row[lane] = D::of_u64(generic[lane].wrapping_sub(start).wrapping_sub(lane as u64 * stride));
     });
@@ -36,7 +54,7 @@ pub(crate) fn from_generic<D: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, cont
 fn start_of(window: Window, lanes: &Lanes, context: &Context<'_>) -> (u64, u64) {
     match window {
         Window::Global | Window::Generic => (0, 0),
-        Window::Shared => (context.shared, 0),
+        Window::Shared | Window::Cluster => (context.shared, 0),
         Window::Local => (lanes.local_of(0), lanes.local_stride),
         Window::Frame => (lanes.local_of(0) + lanes.frame, lanes.local_stride),
         Window::Param => (context.launch.params().0, 0),
@@ -62,6 +80,7 @@ pub(crate) fn is_in_window(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Con
         let is_shared = address.wrapping_sub(shared.0) < shared.1;
         let is_it = match op.window {
             Window::Shared => is_shared,
+            Window::Cluster => context.cluster.place(address).is_some(),
             Window::Local | Window::Frame => is_local,
             Window::Param => address.wrapping_sub(start + lane as u64 * stride) < context.launch.params().1,
             Window::Global | Window::Generic => !is_local && !is_shared,

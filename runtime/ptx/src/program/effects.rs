@@ -16,7 +16,11 @@ pub(super) fn moved(op: &Opcode<'_>, elements: usize) -> Moved {
 }
 
 /// Returns the scope of a fence, or of an access that is strong. PTX ISA 9.7.13.4, membar and
-/// fence: `membar.gl` is that of the device. A cluster has one block.
+/// fence: `membar.gl` is that of the device.
 pub(super) fn scope(op: &Opcode<'_>) -> Scope {
-    if op.has("cta") || op.has("cluster") { Scope::Block } else { Scope::Device }
+    match () {
+        () if op.has("cta") => Scope::Block,
+        () if op.has("cluster") => Scope::Cluster,
+        () => Scope::Device,
+    }
 }

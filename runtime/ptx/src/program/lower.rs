@@ -31,8 +31,8 @@ pub(crate) fn lower(module: &Module<'_>, variables: &Variables, name: &str) -> R
         let problem = format!("there is no kernel {name}; the module has {}", names.join(", "));
         return Err(LowerError { line: 0, problem });
     };
-    super::instruction::clusters::check_directives(kernel)?;
     let mut lowering = Lowering::new(module, variables);
+    (lowering.code.cluster, lowering.code.needs_clusters) = super::instruction::clusters::cluster_of(kernel)?;
     lowering.code.name = name.to_owned();
     lowering.code.files = module.files.iter().map(|(number, file)| (*number, (*file).to_owned())).collect();
     lowering.number_of(kernel.name);

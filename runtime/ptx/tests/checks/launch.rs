@@ -11,10 +11,12 @@ pub(crate) struct Launch<'a> {
     /// The body. `%t` is the number of the thread in its block, `%b` that of the block, `%data` the
     /// address of the operand and `%own` that of the thread's word in it. `%word` is the address of
     /// the thread's word in the shared memory `area`, `%near` that of another lane of its warp, and
-    /// `%far` that of a lane of another warp.
+    /// `%far` that of a lane of another warp. `%there` may have any address.
     pub(crate) body: &'a str,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
+    /// The blocks of a cluster.
+    pub(crate) cluster: u32,
     pub(crate) checks: Checks,
     pub(crate) seed: Option<u64>,
     /// True if the operand is undefined at the start.
@@ -43,7 +45,7 @@ fn with_uses(body: &str) -> String {
 impl<'a> Launch<'a> {
     /// A launch with all checks.
     pub(crate) fn new(blocks: u32, threads: u32, body: &'a str) -> Self {
-        Launch { body, blocks, threads, checks: Checks::ALL, seed: None, is_undefined: false }
+        Launch { body, blocks, threads, cluster: 1, checks: Checks::ALL, seed: None, is_undefined: false }
     }
 
     pub(crate) fn run(self) -> Result<(), Box<Fault>> {
@@ -61,7 +63,7 @@ impl<'a> Launch<'a> {
 .reg .b32 %r<16>;
 .reg .b64 %rd<16>;
 .reg .b32 %t, %b, %n;
-.reg .b64 %data, %own, %word, %near, %far;
+.reg .b64 %data, %own, %word, %near, %far, %there;
 ld.param.u64 %data, [main_data];
 mov.u32 %t, %tid.x;
 mov.u32 %b, %ctaid.x;
@@ -93,6 +95,7 @@ mad.wide.u32 %far, %r0, 4, %rd0;
             seed: self.seed,
             checks: self.checks,
             threads: 3,
+            cluster: Some([self.cluster, 1, 1]),
             ..Config::linear(self.blocks, self.threads)
         };
         // SAFETY: launch needs a region that is valid and that nothing else accesses meanwhile: it

@@ -1,8 +1,7 @@
-//! Instructions and directives of clusters of one block: PTX ISA 9.7.9.23, 9.7.9.24, 9.7.13.3 and
-//! 11.7.
+//! Instructions and directives of clusters: PTX ISA 9.7.9.23, 9.7.9.24, 9.7.13.3 and 11.7.
 
 use crate::program::Program;
-use warpline_ptx::{Config, FaultKind, Module};
+use warpline_ptx::{Config, FaultKind, Memory, Module};
 
 /// A program of three warps with shared memory.
 fn of_three_warps(body: &str) -> Program {
@@ -107,12 +106,219 @@ fn addresses_are_those_of_the_only_block() {
     .gives(|i| i);
 }
 
+/// A program of two clusters of four blocks of two warps. `%r2` is the number of the block in its
+/// cluster, `%r3` the address of the own word of `area`, and `%r4` that of the thread's word in
+/// the next block of the cluster.
+fn of_four_blocks(body: &str) -> Program {
+    let before = ".shared .align 4 .b8 area[512];".to_owned();
+    let body = format!(
+        "add.s64 %at, %at, %out;
+        mov.u32 %r2, %cluster_ctarank;
+        mov.u32 %r3, %tid.x;
+        mov.u32 %r4, area;
+        mad.lo.u32 %r3, %r3, 4, %r4;
+        add.u32 %r4, %r2, 1;
+        and.b32 %r4, %r4, 3;
+        mapa.shared::cluster.u32 %r4, %r3, %r4;
+        {body}"
+    );
+    let config = Config { cluster: Some([4, 1, 1]), ..Config::linear(8, 64) };
+    Program { before, len: 512, config, ..Program::new(body) }
+}
+
+const MEET: &str = "barrier.cluster.arrive;\nbarrier.cluster.wait;";
+
+/// The number of the thread, in its cluster's next block, that has the place of thread `i`.
+fn in_next_block(i: u64) -> u64 {
+    i / 256 * 256 + (i + 64) % 256
+}
+
+#[test]
+fn blocks_read_each_others_shared_memory() {
+    let loads = [
+        "ld.shared::cluster.u32 %r5, [%r4];",
+        // By generic addresses, from either form.
+        "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\nld.u32 %r5, [%rd1];",
+        "cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;\nadd.u32 %r6, %r2, 1;\nand.b32 %r6, %r6, 3;
+        mapa.u64 %rd1, %rd1, %r6;\nld.u32 %r5, [%rd1];",
+        "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\ncvta.to.shared::cluster.u64 %rd1, %rd1;
+        cvt.u32.u64 %r6, %rd1;\nld.shared::cluster.u32 %r5, [%r6];",
+        "atom.relaxed.cluster.shared::cluster.add.u32 %r5, [%r4], 9;",
+    ];
+    for load in loads {
+        of_four_blocks(&format!(
+            "st.shared.u32 [%r3], %i;\n{MEET}\n{load}\nst.global.u32 [%at], %r5;\n{MEET}\nret;"
+        ))
+        .gives(in_next_block);
+    }
+}
+
+#[test]
+fn blocks_write_each_others_shared_memory() {
+    for store in [
+        "st.shared::cluster.u32 [%r4], %i;",
+        "st.shared::cluster.v2.u32 [%r4], {%i, %i};",
+        "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\nst.u32 [%rd1], %i;",
+        "red.relaxed.cluster.shared::cluster.max.u32 [%r4], %i;",
+    ] {
+        // A vector of two words per thread needs every other one.
+        let is_vector = store.contains("v2");
+        let place =
+            if is_vector { "mad.lo.u32 %r3, %tid.x, 4, %r3;\nmad.lo.u32 %r4, %tid.x, 4, %r4;" } else { "" };
+        let body = format!(
+            "{place}\nst.shared.u32 [%r3], 0;\n{MEET}\n{store}\n{MEET}\nld.shared.u32 %r5, [%r3];
+            st.global.u32 [%at], %r5;\nret;"
+        );
+        let body = body.replace("%tid.x, 4,", "%r7, 4,");
+        of_four_blocks(&format!("mov.u32 %r7, %tid.x;\n{body}")).gives(|i| i / 256 * 256 + (i + 192) % 256);
+    }
+}
+
+#[test]
+fn a_mapped_address_means_the_same_block_in_each_one() {
+    // The first block hands the address in its next one to all others.
+    for (hand_on, take) in [
+        (
+            "st.shared.u32 [area+256], %r4;",
+            "ld.shared::cluster.u32 %r6, [%r6];\nld.shared::cluster.u32 %r5, [%r6];",
+        ),
+        (
+            "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\nst.shared.u64 [area+256], %rd1;",
+            "ld.shared::cluster.u64 %rd2, [%r6];\nld.u32 %r5, [%rd2];",
+        ),
+    ] {
+        of_four_blocks(&format!(
+            "st.shared.u32 [%r3], %i;
+            mov.u32 %r8, %tid.x;
+            setp.ne.u32 %p1, %r8, 3;
+            @%p1 bra MEET;
+            {hand_on}
+            MEET: {MEET}
+            mov.u32 %r6, area;
+            add.u32 %r6, %r6, 256;
+            mapa.shared::cluster.u32 %r6, %r6, 0;
+            {take}
+            st.global.u32 [%at], %r5;
+            {MEET}
+            ret;"
+        ))
+        .gives(|i| i / 256 * 256 + 64 + 3);
+    }
+}
+
+#[test]
+fn a_block_may_wait_for_a_flag_in_another_one() {
+    // Each block waits for the one before, in the order in which they run and against it.
+    for first in [0, 3] {
+        let step = if first == 0 { 1 } else { 3 };
+        of_four_blocks(&format!(
+            "mov.u32 %r5, %tid.x;
+            setp.ne.u32 %p1, %r5, 0;
+            @!%p1 st.volatile.shared.u32 [area], 0;
+            {MEET}
+            @%p1 bra DONE;
+            setp.eq.u32 %p2, %r2, {first};
+            @%p2 bra NEXT;
+            WAIT: ld.volatile.shared.u32 %r6, [area];
+            setp.eq.u32 %p3, %r6, 0;
+            @%p3 bra WAIT;
+            NEXT:
+            @%p2 mov.u32 %r6, 0;
+            st.global.u32 [%at], %r6;
+            add.u32 %r6, %r6, 1;
+            add.u32 %r7, %r2, {step};
+            and.b32 %r7, %r7, 3;
+            setp.eq.u32 %p2, %r7, {first};
+            @%p2 bra DONE;
+            mapa.shared::cluster.u32 %r8, %r3, %r7;
+            st.volatile.shared::cluster.u32 [%r8], %r6;
+            DONE: {MEET}
+            ret;"
+        ))
+        .gives(|i| match i % 64 {
+            0 if first == 0 => i / 64 % 4,
+            0 => 3 - i / 64 % 4,
+            _ => 0,
+        });
+    }
+}
+
+#[test]
+fn a_phase_waits_for_all_blocks_and_not_for_those_that_have_exited() {
+    of_four_blocks(&format!(
+        "st.shared.u32 [%r3], %i;
+        setp.eq.u32 %p1, %r2, 3;
+        {MEET}
+        ld.shared::cluster.u32 %r5, [%r4];
+        st.global.u32 [%at], %r5;
+        {MEET}
+        @%p1 exit;
+        {MEET}
+        setp.eq.u32 %p1, %r2, 2;
+        @%p1 exit;
+        setp.ne.u32 %p1, %r2, 0;
+        @!%p1 ld.shared::cluster.u32 %r5, [%r4];
+        {MEET}
+        @!%p1 st.global.u32 [%at], %r5;
+        ret;"
+    ))
+    .gives(in_next_block);
+}
+
+#[test]
+fn special_registers_tell_the_place_in_the_cluster() {
+    let read = [
+        "%clusterid.x",
+        "%clusterid.y",
+        "%clusterid.z",
+        "%cluster_ctaid.x",
+        "%cluster_ctaid.y",
+        "%cluster_ctaid.z",
+        "%nclusterid.x",
+        "%nclusterid.y",
+        "%nclusterid.z",
+        "%cluster_nctaid.x",
+        "%cluster_nctaid.y",
+        "%cluster_nctaid.z",
+        "%cluster_ctarank",
+        "%cluster_nctarank",
+        "%is_explicit_cluster",
+    ];
+    let stores: String = read
+        .iter()
+        .enumerate()
+        .map(|(at, register)| format!("mov.u32 %r5, {register};\nst.global.u32 [%at+{}], %r5;\n", 8 * at))
+        .collect();
+    let body = format!(
+        "mov.u32 %r2, %ctaid.z;\nmov.u32 %r3, %nctaid.y;\nmov.u32 %r4, %ctaid.y;\nmad.lo.u32 %r2, %r2, %r3, %r4;
+        mov.u32 %r3, %nctaid.x;\nmov.u32 %r4, %ctaid.x;\nmad.lo.u32 %r2, %r2, %r3, %r4;
+        mul.lo.u32 %r2, %r2, 120;\ncvt.u64.u32 %at, %r2;\nadd.s64 %at, %at, %out;\n{stores}ret;"
+    );
+    let (grid, cluster) = ([6u32, 4, 2], [3u32, 2, 1]);
+    let config = Config { grid, cluster: Some(cluster), ..Config::linear(1, 1) };
+    let blocks = grid.iter().product::<u32>() as usize;
+    let found = Program { len: 15 * blocks, config, ..Program::new(body) }.run();
+    for (block, found) in found.chunks_exact(15).enumerate() {
+        let block = block as u32;
+        let at = [block % 6, block / 6 % 4, block / 24];
+        let of = |value: fn(u32, u32, u32) -> u32| {
+            [0, 1, 2].map(|axis| value(at[axis], grid[axis], cluster[axis]))
+        };
+        let within = of(|at, _, size| at % size);
+        let rank = within[0] + 3 * within[1] + 6 * within[2];
+        let expected =
+            [of(|at, _, size| at / size), within, of(|_, grid, size| grid / size), cluster, [rank, 6, 1]];
+        let expected: Vec<u64> = expected.as_flattened().iter().map(|value| u64::from(*value)).collect();
+        assert_eq!(found, expected, "block {at:?}");
+    }
+}
+
 #[test]
 fn wrong_uses_of_clusters_are_faults() {
     let (kind, text) = fault("mapa.shared::cluster.u32 %r4, %r3, 1;\nret;");
-    assert_eq!(kind, FaultKind::NoSuchRank { rank: 1 });
-    let end = "it maps an address to block 1 of its cluster, and each block is the only one of its cluster here; map it \
-               to block 0, or run the kernel on a GPU with clusters";
+    assert_eq!(kind, FaultKind::NoSuchRank { rank: 1, blocks: 1 });
+    let end = "it uses an address in block 1 of its cluster, which has no other block than block 0; launch the kernel \
+               with larger clusters";
     assert!(text.ends_with(end), "{text}");
     let (kind, text) = fault("barrier.cluster.arrive;\nbarrier.cluster.arrive;\nret;");
     assert_eq!(kind, FaultKind::ArrivedTwice);
@@ -127,26 +333,114 @@ fn wrong_uses_of_clusters_are_faults() {
 }
 
 #[test]
-fn kernels_for_larger_clusters_are_refused() {
+fn wrong_accesses_to_other_blocks_are_faults() {
+    let fault = |body: &str| {
+        let fault = of_four_blocks(body).try_run().unwrap_err();
+        (fault.kind.clone(), fault.to_string())
+    };
+    let (kind, text) = fault("mapa.shared::cluster.u32 %r4, %r3, 4;\nret;");
+    assert_eq!(kind, FaultKind::NoSuchRank { rank: 4, blocks: 4 });
+    let end = "it uses an address in block 4 of its cluster, which has blocks 0 to 3; use one of these, or launch the \
+               kernel with larger clusters";
+    assert!(text.ends_with(end), "{text}");
+    let (kind, _) = fault("ld.shared::cluster.u32 %r5, [%r4+512];\nret;");
+    assert!(matches!(kind, FaultKind::OutOfShared { offset: 512, bytes: 4, len_bytes: 512, .. }), "{kind:?}");
+    let (kind, _) = fault("ld.shared::cluster.u32 %r5, [%r4+2];\nret;");
+    assert!(matches!(kind, FaultKind::Misaligned { bytes: 4, .. }), "{kind:?}");
+    // The window of the block ends where its memory does, and so does a generic address.
+    let (kind, _) = fault("ld.shared.u32 %r5, [%r4];\nret;");
+    assert!(matches!(kind, FaultKind::OutOfShared { .. }), "{kind:?}");
+    let exits = "setp.eq.u32 %p1, %r2, 1;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;";
+    for load in [
+        "ld.shared::cluster.u32 %r5, [%r4];",
+        "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\nld.u32 %r5, [%rd1];",
+    ] {
+        let (kind, text) = fault(&format!("{exits}\n{load}\nret;"));
+        assert_eq!(kind, FaultKind::BlockExited { rank: 1 });
+        let end = "it accesses the shared memory of block 1 of its cluster, whose threads have exited; let all threads \
+                   of the cluster meet at its barrier before they exit";
+        assert!(text.ends_with(end), "{text}");
+    }
+    let (kind, _) = fault(
+        "setp.eq.u32 %p1, %r2, 1;\n@%p1 bra END;\nbarrier.cluster.arrive;\nEND:\nbar.sync 0;\nbarrier.cluster.wait;\nret;",
+    );
+    assert_eq!(kind, FaultKind::NotArrived);
+}
+
+#[test]
+fn directives_say_how_large_clusters_are() {
     let load = |directives: &str| {
         let text = format!(
             ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry main()\n.maxntid 32\n{directives}\n{{ ret; }}"
         );
-        Module::new(text).unwrap().kernel("main").map(drop).map_err(|error| error.to_string())
+        Module::new(text).unwrap().kernel("main")
     };
-    for sound in ["", ".explicitcluster .reqnctapercluster 1, 1, 1", ".maxclusterrank 8"] {
-        assert_eq!(load(sound), Ok(()), "{sound}");
-    }
-    let rest = "and each block is the only one of its cluster here; run the kernel on a GPU with clusters, or compile it \
-                for clusters of one block";
-    for (directives, problem) in [
-        (
-            ".explicitcluster\n.reqnctapercluster 2, 3, 1",
-            "line 7: .reqnctapercluster 2, 3, 1 asks for clusters of 6 blocks",
-        ),
-        (".reqnctapercluster 4", "line 6: .reqnctapercluster 4 asks for clusters of 4 blocks"),
-        (".explicitcluster", "line 6: .explicitcluster asks for a launch with clusters"),
+    for (directives, cluster, needs_clusters) in [
+        ("", None, false),
+        (".explicitcluster .reqnctapercluster 1, 1, 1", Some([1, 1, 1]), true),
+        (".explicitcluster\n.reqnctapercluster 2, 3, 1", Some([2, 3, 1]), true),
+        (".reqnctapercluster 4", Some([4, 1, 1]), false),
+        (".explicitcluster", None, true),
+        (".maxclusterrank 8", None, false),
     ] {
-        assert_eq!(load(directives), Err(format!("{problem}, {rest}")));
+        let kernel = load(directives).unwrap();
+        assert_eq!((kernel.cluster(), kernel.needs_clusters()), (cluster, needs_clusters), "{directives}");
+    }
+    let error = load(".reqnctapercluster 17").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "line 6: .reqnctapercluster [17, 1, 1] asks for clusters of 17 blocks, and a cluster has 1 to 16"
+    );
+}
+
+#[test]
+fn launches_whose_clusters_do_not_fit_are_refused() {
+    let kernel = |directives: &str| {
+        let text = format!(
+            ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry main()\n{directives}\n{{ ret; }}"
+        );
+        Module::new(text).unwrap().kernel("main").unwrap()
+    };
+    let problem = |directives: &str, cluster: Option<[u32; 3]>| {
+        let (kernel, config) = (kernel(directives), Config { cluster, ..Config::linear(6, 32) });
+        // SAFETY: the kernel touches no memory.
+        let run = || unsafe { kernel.launch(&config, &[], Memory::Regions(Vec::new())) }.map(drop);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        result
+            .map(Result::unwrap)
+            .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())
+    };
+    for (directives, cluster) in [
+        ("", None),
+        ("", Some([3, 1, 1])),
+        (".explicitcluster", Some([6, 1, 1])),
+        (".reqnctapercluster 2, 1, 1", None),
+        (".reqnctapercluster 2, 1, 1", Some([2, 1, 1])),
+    ] {
+        assert_eq!(problem(directives, cluster), Ok(()), "{directives} {cluster:?}");
+    }
+    for (directives, cluster, expected) in [
+        (
+            "",
+            Some([4, 1, 1]),
+            "main: clusters of [4, 1, 1] blocks do not divide a grid of [6, 1, 1]; use a grid that is a multiple of them in each direction",
+        ),
+        (
+            "",
+            Some([2, 0, 1]),
+            "main: clusters of [2, 0, 1] have 0 blocks, and 1 to 16 are allowed; use smaller ones",
+        ),
+        (
+            ".reqnctapercluster 2, 1, 1",
+            Some([3, 1, 1]),
+            "main is for clusters of [2, 1, 1] blocks, and the launch has clusters of [3, 1, 1]; leave them out, or change the code",
+        ),
+        (
+            ".explicitcluster",
+            None,
+            "main needs a launch with clusters, and this one has none; set their size",
+        ),
+    ] {
+        assert_eq!(problem(directives, cluster), Err(expected.to_owned()));
     }
 }

@@ -4,7 +4,9 @@ use crate::abi::{CUfunction, CUstream, HostFn, In, LaunchConfig, StreamCallback}
 use crate::door::exports;
 use crate::errors::refuse;
 use crate::kernel::LaunchShape;
-use crate::launch::{Given, check_attributes, check_cooperative, host_function, launch, stream_callback};
+use crate::launch::{
+    Given, LaunchKind, check_attributes, check_cooperative, host_function, launch, stream_callback,
+};
 use crate::module;
 use std::ffi::c_void;
 
@@ -24,14 +26,14 @@ exports! {
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
-        launch(function, shape, stream, Given { params, extra }, false)
+        launch(function, shape, stream, Given { params, extra }, LaunchKind::default())
     }
 
     fn cuLaunchKernelEx(config: In<LaunchConfig>, function: CUfunction, params: In<In<u8>>, extra: In<In<u8>>) {
         let LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config.get()?;
         let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
-        let is_cooperative = check_attributes(function, &shape, attributes, attribute_count as usize)?;
-        launch(function, shape, stream, Given { params, extra }, is_cooperative)
+        let kind = check_attributes(function, &shape, attributes, attribute_count as usize)?;
+        launch(function, shape, stream, Given { params, extra }, kind)
     }
 
     fn cuLaunchCooperativeKernel(
@@ -49,7 +51,7 @@ exports! {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         let shape = LaunchShape { grid, block, shared_bytes, reserved: 0 };
         check_cooperative(module::function(function)?, &shape)?;
-        launch(function, shape, stream, Given { params, extra: In::none() }, true)
+        launch(function, shape, stream, Given { params, extra: In::none() }, LaunchKind::COOPERATIVE)
     }
 
     fn cuLaunchHostFunc(stream: CUstream, function: Option<HostFn>, data: *mut c_void) {

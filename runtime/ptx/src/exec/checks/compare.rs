@@ -10,7 +10,7 @@ use super::super::registers::{LANES, Mask, for_each_lane};
 use super::super::warp::Lanes;
 use super::Failure;
 use super::bits::Bits;
-use super::order::{BlockClocks, Clocks, Thread};
+use super::order::{Clocks, ClusterClocks, Thread};
 use super::report::{Earlier, Place, Race, Relation};
 use super::shadow::{Record, Words};
 use super::suspects::Finding;
@@ -26,7 +26,7 @@ pub(super) struct Now<'a, 'b> {
     pub(super) effect: Effect,
     pub(super) moved: Moved,
     pub(super) context: &'a Context<'b>,
-    pub(super) block: u32,
+    /// The number of the warp among those of the cluster.
     pub(super) warp: usize,
     pub(super) of: &'a [u64; LANES],
 }
@@ -38,7 +38,7 @@ pub(super) struct Known<'a> {
     pub(super) words: &'a mut Words,
     /// The bytes that are defined, unless all are.
     pub(super) defined: Option<&'a mut Bits>,
-    /// True if it is shared or local memory: no other block has it.
+    /// True if it is shared or local memory: no other cluster has it.
     pub(super) is_own: bool,
 }
 
@@ -61,7 +61,7 @@ impl Known<'_> {
         now: &Now<'_, '_>,
         mask: Mask,
         clocks: &Clocks,
-        of: &BlockClocks,
+        of: &ClusterClocks,
         loads: &Loads,
     ) -> Option<(usize, u64, Problem)> {
         self.undefined(now, mask, loads).or_else(|| self.race(now, mask, clocks, of, loads))
@@ -103,15 +103,16 @@ impl Known<'_> {
         now: &Now<'_, '_>,
         mask: Mask,
         clocks: &Clocks,
-        of: &BlockClocks,
+        of: &ClusterClocks,
         loads: &Loads,
     ) -> Option<(usize, u64, Problem)> {
         if self.words.is_empty() {
             return None;
         }
         let bytes = now.moved.all_bytes();
-        let thread = Thread { block: of.block, number: now.lanes.first_thread };
-        let by = Record::new(thread, clocks.time, now.moved.is_strong.then_some(now.moved.scope), now.place);
+        let thread = Thread { block: now.block(), number: now.lanes.first_thread };
+        let strong = now.moved.is_strong.then_some(of.scope(now.moved.scope));
+        let by = Record::new(thread, clocks.time, strong, now.place);
         let floor = of.floor(now.warp);
         let (first_word, is_own) = (self.start / 4, self.is_own);
         let is_load = matches!(now.effect, Effect::Load(_));
@@ -128,9 +129,11 @@ impl Known<'_> {
             let by = by.at(lane, which);
             let is_before = |earlier: Record| {
                 let (a, then) = (earlier.thread(), earlier.time());
-                let is_own_block = a.block == of.block;
-                // Other blocks have left records of their own shared memory here.
-                let is_certain = if is_own_block { then < floor } else { is_own };
+                // Other clusters have left records of their own shared memory here.
+                let is_certain = match a.block == now.block() {
+                    true => then < floor,
+                    false => is_own && !of.blocks().contains(&a.block),
+                };
                 is_certain || clocks.is_before(a, then, of, now.warp, lane)
             };
             for number in 0..len {
@@ -171,6 +174,15 @@ impl Known<'_> {
 }
 
 impl Now<'_, '_> {
+    fn block(&self) -> u32 {
+        self.context.number as u32
+    }
+
+    /// Returns whether a thread is one of the warp.
+    fn is_of_warp(&self, thread: Thread) -> bool {
+        thread.block == self.block() && thread.number / LANES as u32 == self.lanes.first_thread / LANES as u32
+    }
+
     /// Returns whether all lanes take part, each right behind the one before.
     fn is_contiguous(&self, mask: Mask) -> bool {
         let bytes = self.moved.all_bytes();
@@ -225,8 +237,7 @@ impl Now<'_, '_> {
     fn is_same_instruction(&self, mask: Mask, lane: usize, earlier: Record) -> bool {
         let thread = earlier.thread();
         let other = thread.number as usize % LANES;
-        thread.number as usize / LANES == self.warp
-            && thread.block == self.block
+        self.is_of_warp(thread)
             && earlier.place() == Some(self.place)
             && mask >> other & 1 == 1
             && self.of[other] == self.of[lane]
@@ -245,12 +256,13 @@ pub(super) fn describe(
     let Problem::Race { earlier, is_write } = problem else {
         return (lane, FaultKind::Uninitialised { place: place(address), bytes: now.moved.all_bytes() });
     };
-    let Launch { code, grid, block, .. } = now.context.launch;
+    let launch = now.context.launch;
+    let Launch { code, block, .. } = launch;
     let Thread { block: number, number: thread } = earlier.thread();
     let (line, source) = earlier.place().map(|place| code.line_of(place)).unwrap_or_default();
-    let relation = if number != now.block {
+    let relation = if number != now.block() {
         Relation::TwoBlocks
-    } else if thread as usize / LANES != now.warp {
+    } else if !now.is_of_warp(earlier.thread()) {
         Relation::SameBlock
     } else if is_write && now.is_same_instruction(mask, lane, earlier) {
         Relation::SameInstruction
@@ -265,7 +277,7 @@ pub(super) fn describe(
         earlier: Earlier {
             access: access(is_write),
             is_strong: earlier.is_strong(),
-            block: position(number.into(), *grid),
+            block: launch.position_of(number.into()),
             thread: position(thread.into(), *block),
             ptx_line: line,
             source,
@@ -276,11 +288,12 @@ pub(super) fn describe(
 }
 
 pub(super) fn shared_place(now: &Now<'_, '_>, address: u64) -> Place {
-    let offset = address - now.context.shared;
+    let cluster = now.context.cluster;
+    let (rank, offset) = cluster.place(address).unwrap_or_default();
     let variables = now.context.launch.code.shared_variables.iter();
     let has = |(start, len, _): &&(u64, u64, String)| (*start..start + len).contains(&offset);
     let variable = variables.rev().find(has).map(|(start, _, name)| (name.clone(), *start));
-    Place::Shared { offset, variable }
+    Place::Shared { offset, variable, block: (rank != cluster.rank).then_some(rank) }
 }
 
 pub(super) fn local_place(now: &Now<'_, '_>, address: u64) -> Place {

@@ -47,6 +47,7 @@ mod suspects;
 mod whole;
 
 use super::access::{Window, addresses};
+use super::clusters;
 use super::code::Line;
 use super::context::{Context, Launch};
 use super::effect::{Effect, Moved, Scope};
@@ -60,7 +61,7 @@ use crate::checks::Checks;
 use areas::Areas;
 use bits::Bits;
 use compare::{Known, Loads, Now, Suspicion, describe, local_place, shared_place};
-use order::{BlockClocks, Clocks, Thread};
+use order::{Clocks, ClusterClocks, Thread};
 use shadow::{Record, Words};
 use suspects::Finding;
 pub(crate) use suspects::Suspects;
@@ -72,21 +73,22 @@ pub(crate) struct Checker {
     checks: Checks,
     clocks: Clocks,
     areas: Areas,
-    /// The state of the block that runs.
-    block: Option<Box<BlockState>>,
+    /// The state of the cluster that runs.
+    cluster: Option<Box<ClusterState>>,
     /// The place of the op that runs.
     place: u32,
     loads: Loads,
 }
 
-/// The state of the checks of a block.
+/// The state of the checks of a cluster.
 #[derive(Debug)]
-pub(crate) struct BlockState {
-    clocks: BlockClocks,
-    /// The records of each word of shared memory. Those of earlier blocks are left over.
+pub(crate) struct ClusterState {
+    clocks: ClusterClocks,
+    /// The records of each word of the shared memory of its blocks. Those of earlier clusters are
+    /// left over.
     shared: Words,
     shared_defined: Bits,
-    /// The bytes of local memory of each warp that are defined.
+    /// The bytes of local memory of each warp of its blocks that are defined.
     local_defined: Vec<Bits>,
 }
 
@@ -105,47 +107,48 @@ impl Checker {
     pub(crate) fn new(launch: &Launch<'_>) -> Self {
         let checks = launch.checks;
         let areas = Areas::new(&launch.regions, checks.races, checks.init);
-        Checker { checks, clocks: Clocks::new(), areas, block: None, place: 0, loads: Loads::default() }
+        Checker { checks, clocks: Clocks::new(), areas, cluster: None, place: 0, loads: Loads::default() }
     }
 
     pub(crate) fn checks(&self) -> Checks {
         self.checks
     }
 
-    /// Returns the state of a block that starts. `spare` is that of a block that has finished.
+    /// Returns the state of a cluster that starts, with `first` as its first block. `spare` is that
+    /// of a cluster that has finished.
     pub(crate) fn start(
         &self,
         launch: &Launch<'_>,
-        block: u64,
-        spare: Option<Box<BlockState>>,
-    ) -> Box<BlockState> {
-        let threads = launch.threads();
+        first: u64,
+        spare: Option<Box<ClusterState>>,
+    ) -> Box<ClusterState> {
         if let Some(mut state) = spare {
-            state.clocks.restart(block as u32);
+            state.clocks.restart(first as u32);
             state.shared_defined.clear();
             state.local_defined.iter_mut().for_each(Bits::clear);
             return state;
         }
-        let shared = u64::from(launch.shared_bytes);
+        let blocks = launch.clusters.blocks();
+        let shared = launch.shared_stride() * u64::from(blocks);
         let (races, init) = (self.checks.races, self.checks.init);
         let words = if races { shared.div_ceil(4) as usize } else { 0 };
-        let warps = if init { (threads as usize).div_ceil(LANES) } else { 0 };
+        let warps = if init { blocks as usize * launch.warps() } else { 0 };
         let local = u64::from(launch.code.local_bytes).next_multiple_of(16) * LANES as u64;
-        Box::new(BlockState {
-            clocks: BlockClocks::new(block as u32, threads),
+        Box::new(ClusterState {
+            clocks: ClusterClocks::new(first as u32, blocks, launch.threads()),
             shared: Words::new(words),
             shared_defined: Bits::new(if init { shared } else { 0 }),
             local_defined: vec![Bits::new(local); warps],
         })
     }
 
-    /// Takes the state of the block that runs next.
-    pub(crate) fn enter(&mut self, state: Option<Box<BlockState>>) {
-        self.block = state;
+    /// Takes the state of the cluster that runs next.
+    pub(crate) fn enter(&mut self, state: Option<Box<ClusterState>>) {
+        self.cluster = state;
     }
 
-    pub(crate) fn leave(&mut self) -> Option<Box<BlockState>> {
-        self.block.take()
+    pub(crate) fn leave(&mut self) -> Option<Box<ClusterState>> {
+        self.cluster.take()
     }
 
     /// Returns the fault of an operand that is not wholly written when the launch has ended.
@@ -155,9 +158,17 @@ impl Checker {
     }
 
     /// A barrier of the running block opens.
-    pub(crate) fn opens(&mut self, warps: &[Warp], barrier: u32, is_of_all: bool) {
-        if let Some(block) = self.block.as_deref_mut() {
-            self.clocks.open(&mut block.clocks, warps, barrier, is_of_all);
+    pub(crate) fn opens(&mut self, context: &Context<'_>, warps: &[Warp], barrier: u32, is_of_all: bool) {
+        if let Some(cluster) = self.cluster.as_deref_mut() {
+            let first = context.cluster.rank as usize * context.launch.warps();
+            self.clocks.open(&mut cluster.clocks, first, warps.iter(), barrier, is_of_all);
+        }
+    }
+
+    /// A phase of the barrier of the cluster ends, which has these warps.
+    pub(crate) fn ends_phase<'a>(&mut self, warps: impl Iterator<Item = &'a Warp> + Clone) {
+        if let Some(cluster) = self.cluster.as_deref_mut() {
+            self.clocks.open(&mut cluster.clocks, 0, warps, clusters::OPEN, true);
         }
     }
 
@@ -184,7 +195,7 @@ impl Checker {
             Effect::Load(moved) => (moved, Access::Read),
             Effect::Store(moved, _) | Effect::Atomic(moved, _) => (moved, Access::Write),
             _ => {
-                self.note(lanes, op, mask, effect);
+                self.note(lanes, op, mask, effect, context);
                 return None;
             }
         };
@@ -193,8 +204,8 @@ impl Checker {
         {
             return None;
         }
-        let block = self.block.as_deref_mut()?;
-        let (clocks, warp) = (&mut block.clocks, lanes.first_thread as usize / LANES);
+        let cluster = self.cluster.as_deref_mut()?;
+        let (clocks, warp) = (&mut cluster.clocks, context.warp_in_cluster(lanes));
         if let Some(scope) = moved.releases {
             self.clocks.fence(clocks, warp, mask, scope);
         }
@@ -207,8 +218,7 @@ impl Checker {
         if moved.is_strong && access == Access::Write {
             self.clocks.publish(clocks);
         }
-        let block = clocks.block;
-        let now = Now { lanes, op, place, effect, moved, context, block, warp, of: &of };
+        let now = Now { lanes, op, place, effect, moved, context, warp, of: &of };
         let failure = self.access(&now, mask);
         for Suspicion { lane, elements, is_part, finding } in self.loads.suspicions.take() {
             let results = dependence.results(op).enumerate().filter(|(at, _)| elements >> at & 1 == 1);
@@ -238,10 +248,9 @@ impl Checker {
         let code = context.launch.code;
         let (op, effect) = (&code.ops[place as usize], code.lines[place as usize].effect);
         let Effect::Load(moved) = effect else { unreachable!("a suspicion is about a load") };
-        let warp = lanes.first_thread as usize / LANES;
-        let block = self.block.as_ref().map_or(0, |block| block.clocks.block);
+        let warp = context.warp_in_cluster(lanes);
         let of = &[address; LANES];
-        let now = Now { lanes, op, place, effect, moved, context, block, warp, of };
+        let now = Now { lanes, op, place, effect, moved, context, warp, of };
         let target = self.target(&now, address);
         let place_of = |address| match target {
             Some((Target::Shared, _)) => shared_place(&now, address),
@@ -252,10 +261,10 @@ impl Checker {
     }
 
     /// Notes an effect that is no access.
-    fn note(&mut self, lanes: &Lanes, op: &Op, mask: Mask, effect: Effect) {
-        let warp = lanes.first_thread as usize / LANES;
-        let Some(block) = self.block.as_deref_mut() else { return };
-        let clocks = &mut block.clocks;
+    fn note(&mut self, lanes: &Lanes, op: &Op, mask: Mask, effect: Effect, context: &Context<'_>) {
+        let warp = context.warp_in_cluster(lanes);
+        let Some(cluster) = self.cluster.as_deref_mut() else { return };
+        let clocks = &mut cluster.clocks;
         match effect {
             Effect::Fence(scope) => self.clocks.fence(clocks, warp, mask, scope),
             Effect::Arrive => for_each_lane(mask, |lane| {
@@ -263,7 +272,7 @@ impl Checker {
                 self.clocks.arrive(clocks, warp, 1 << lane, barrier);
             }),
             Effect::Copy => {
-                if let Some(defined) = block.local_defined.get_mut(warp) {
+                if let Some(defined) = cluster.local_defined.get_mut(warp) {
                     let start = lanes.frame + u64::from(op.b);
                     for_each_lane(mask, |lane| {
                         let start = lane as u64 * lanes.local_stride + start;
@@ -272,7 +281,7 @@ impl Checker {
                 }
             }
             Effect::Result(bytes) => {
-                if let Some(defined) = block.local_defined.get_mut(warp)
+                if let Some(defined) = cluster.local_defined.get_mut(warp)
                     && op.d != u32::MAX
                 {
                     let start = lanes.frame + u64::from(op.d);
@@ -301,17 +310,17 @@ impl Checker {
         let is_load = access == Access::Read;
         let bytes = moved.all_bytes();
         let Some(runs) = Runs::of(&lanes.registers, op, context, bytes, access) else { return false };
-        let Some(block) = self.block.as_deref_mut() else { return false };
-        let warp = lanes.first_thread as usize / LANES;
-        let thread = Thread { block: block.clocks.block, number: lanes.first_thread };
+        let Some(cluster) = self.cluster.as_deref_mut() else { return false };
+        let thread = Thread { block: context.number as u32, number: lanes.first_thread };
         let by = Record::new(thread, self.clocks.time, None, self.place);
-        let weak = Weak { runs, bytes, is_load, by, floor: block.clocks.floor(warp) };
+        let floor = cluster.clocks.floor(context.warp_in_cluster(lanes));
+        let weak = Weak { runs, bytes, is_load, by, floor, blocks: cluster.clocks.blocks() };
         let (from, to) = weak.extent();
         match op.window {
             Window::Param => true,
             Window::Shared => {
-                let defined = self.checks.init.then_some(&mut block.shared_defined);
-                let (start, words) = (context.shared, &mut block.shared);
+                let defined = self.checks.init.then_some(&mut cluster.shared_defined);
+                let (start, words) = (context.cluster.of(0), &mut cluster.shared);
                 weak.note(&mut Known { start, words, defined, is_own: true })
             }
             // Where bounds are not checked, runs may be those of the block's memory.
@@ -321,7 +330,7 @@ impl Checker {
                 let (start, words, defined) = (area.start, &mut area.words, area.defined.as_mut());
                 weak.note(&mut Known { start, words, defined, is_own: false })
             }
-            Window::Local | Window::Frame => false,
+            Window::Cluster | Window::Local | Window::Frame => false,
         }
     }
 
@@ -339,8 +348,8 @@ impl Checker {
         let (is_strong, scope) = (false, Scope::Device);
         let moved = Moved { bytes: bytes as u8, elements: 1, is_strong, scope, releases: None };
         let effect = effect(moved);
-        let (warp, block) = (lanes.first_thread as usize / LANES, self.block.as_ref()?.clocks.block);
-        let now = Now { lanes, op, place: self.place, effect, moved, context, block, warp, of };
+        let warp = context.warp_in_cluster(lanes);
+        let now = Now { lanes, op, place: self.place, effect, moved, context, warp, of };
         let failure = self.access(&now, mask);
         // The values are not followed.
         self.loads.suspicions.take();
@@ -358,13 +367,12 @@ impl Checker {
         context: &Context<'_>,
     ) {
         if let Effect::Meet(_) = context.launch.code.lines[place as usize].effect {
-            self.met(lanes, op, mask, flow);
+            self.met(lanes, op, mask, flow, context.warp_in_cluster(lanes));
         }
     }
 
-    fn met(&mut self, lanes: &Lanes, op: &Op, mask: Mask, flow: Flow) {
-        let Some(block) = self.block.as_deref_mut() else { return };
-        let warp = lanes.first_thread as usize / LANES;
+    fn met(&mut self, lanes: &Lanes, op: &Op, mask: Mask, flow: Flow, warp: usize) {
+        let Some(cluster) = self.cluster.as_deref_mut() else { return };
         let mut left = match flow {
             Flow::Next => mask,
             Flow::WaitForLanes => mask & !lanes.waits,
@@ -376,7 +384,7 @@ impl Checker {
             let mut group = 0;
             for_each_lane(left, |lane| group |= Mask::from(named[lane] == members) << lane);
             left &= !group;
-            self.clocks.meet(&mut block.clocks, warp, group | members & lanes.registers.dead);
+            self.clocks.meet(&mut cluster.clocks, warp, group | members & lanes.registers.dead);
         }
     }
 
@@ -395,27 +403,27 @@ impl Checker {
         if end > target_end {
             return self.lane_by_lane(now, mask, true);
         }
-        let block = self.block.as_deref_mut()?;
+        let cluster = self.cluster.as_deref_mut()?;
         match target {
             Target::Shared => {
-                let defined = self.checks.init.then_some(&mut block.shared_defined);
-                let memory =
-                    Known { start: now.context.shared, words: &mut block.shared, defined, is_own: true };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
+                let defined = self.checks.init.then_some(&mut cluster.shared_defined);
+                let (start, words) = (now.context.cluster.of(0), &mut cluster.shared);
+                let memory = Known { start, words, defined, is_own: true };
+                let failure = memory.check(now, mask, &self.clocks, &cluster.clocks, &self.loads);
                 failure.map(|failure| describe(failure, now, mask, |address| shared_place(now, address)))
             }
             Target::Local => {
                 let start = now.lanes.local_of(0);
-                let defined = block.local_defined.get_mut(now.warp);
+                let defined = cluster.local_defined.get_mut(now.warp);
                 let memory = Known { start, words: &mut Words::default(), defined, is_own: true };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
+                let failure = memory.check(now, mask, &self.clocks, &cluster.clocks, &self.loads);
                 failure.map(|failure| describe(failure, now, mask, |address| local_place(now, address)))
             }
             Target::Global => {
                 let area = self.areas.of(lowest)?;
                 let defined = area.defined.as_mut();
                 let memory = Known { start: area.start, words: &mut area.words, defined, is_own: false };
-                let failure = memory.check(now, mask, &self.clocks, &block.clocks, &self.loads);
+                let failure = memory.check(now, mask, &self.clocks, &cluster.clocks, &self.loads);
                 failure.map(|failure| describe(failure, now, mask, |address| self.areas.place(address)))
             }
         }
@@ -441,7 +449,7 @@ impl Checker {
             Window::Shared => return Some((Target::Shared, shared)),
             Window::Local | Window::Frame => return Some((Target::Local, local)),
             Window::Param => return None,
-            Window::Generic => {
+            Window::Generic | Window::Cluster => {
                 if let Some(own) = own(now.lanes, now.context, address) {
                     return Some(own);
                 }
@@ -460,11 +468,11 @@ fn local_end(lanes: &Lanes) -> u64 {
     lanes.local_of(0) + LANES as u64 * lanes.local_stride
 }
 
-/// Returns the memory of the block or the warp that has an address, and where that ends.
+/// Returns the memory of the cluster or the warp that has an address, and where that ends.
 fn own(lanes: &Lanes, context: &Context<'_>, address: u64) -> Option<(Target, u64)> {
-    let (shared, local) = (shared_end(context), local_end(lanes));
-    if context.shared <= address && address < shared {
-        return Some((Target::Shared, shared));
+    let ((start, end), local) = (context.cluster.extent(), local_end(lanes));
+    if start <= address && address < end {
+        return Some((Target::Shared, end));
     }
     (lanes.local_of(0) <= address && address < local).then_some((Target::Local, local))
 }

@@ -13,18 +13,19 @@
 //! 1. a is b.
 //! 2. Both are in one warp, and both have met other lanes after T: by an instruction with a mask of
 //!    lanes (`bar.warp.sync`, `shfl.sync`, `vote.sync` and so on), or by a barrier of the block.
-//! 3. Both are in one block but not in one warp, a has met others after T, b too, and barriers lead
-//!    from a's warp after T to b's warp. For this, each warp keeps for each other warp the time up
-//!    to which it knows that warp's accesses. A barrier joins these clocks, of the warps that
-//!    arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it is then, and
-//!    so does `barrier.cluster.arrive`.
-//! 4. A fence or a release covers a's access, a's block makes a strong write behind it, and b has
+//! 3. Both are in one cluster but not in one warp, a has met others after T, b too, and barriers
+//!    lead from a's warp after T to b's warp. For this, each warp keeps for each other warp of the
+//!    cluster the time up to which it knows that warp's accesses. A barrier joins these clocks, of
+//!    the warps that arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it
+//!    is then, and so does `barrier.cluster.arrive`.
+//! 4. A fence or a release covers a's access, a's cluster makes a strong write behind it, and b has
 //!    made a synchronising read after T. Fences of a and those of threads that a's access is
-//!    before, by 2 and 3, cover it. If a and b are in two blocks, the fence has to have the scope
-//!    of the device. A synchronising read is strong: an atomic operation that returns a value, or a
-//!    load that is volatile, relaxed or acquire. b or another lane of its warp makes it, or a warp
-//!    from which barriers lead to b. Then b itself reads so or meets others after T. That the read
-//!    finds what was written behind the fence is not asked for.
+//!    before, by 2 and 3, cover it. If a and b are in two clusters, the fence has to have the scope
+//!    of the device. Within a cluster, that of the block is enough here. A synchronising read is
+//!    strong: an atomic operation that returns a value, or a load that is volatile, relaxed or
+//!    acquire. b or another lane of its warp makes it, or a warp from which barriers lead to b.
+//!    Then b itself reads so or meets others after T. That the read finds what was written behind
+//!    the fence is not asked for.
 //!
 //! A thread that has exited counts as one that met others at each later barrier of all threads, and
 //! at each later meeting of lanes that names it.
@@ -34,6 +35,7 @@ use super::super::effect::Scope;
 use super::super::registers::{LANES, Mask, for_each_lane};
 use super::super::warp::Warp;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// A time. 30 bits, so that a record has room for two flags.
 pub(super) type Time = u32;
@@ -44,6 +46,7 @@ const LAST: Time = (1 << 30) - 1;
 /// A thread of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thread {
+    /// The number of its block: see `Context::number`.
     pub(super) block: u32,
     /// Its number in the block.
     pub(super) number: u32,
@@ -64,16 +67,25 @@ struct WarpClock {
     known: Box<[Time]>,
 }
 
-/// The clocks of a block.
+/// The knowledge of threads that have arrived: of each warp, and the last synchronising read.
+type Arrival = (Box<[Time]>, Time);
+
+/// The clocks of a cluster.
 #[derive(Debug)]
-pub(super) struct BlockClocks {
-    pub(super) block: u32,
+pub(super) struct ClusterClocks {
+    /// The number of its first block, and of its blocks.
+    first: u32,
+    blocks: u32,
+    /// The number of warps of a block.
+    warps_of_block: usize,
+    /// Those of the first block, then those of the next one.
     warps: Vec<WarpClock>,
-    /// The knowledge of the threads that arrived at each barrier and do not wait.
-    arrived: HashMap<u32, (Box<[Time]>, Time)>,
+    /// The knowledge of the threads that arrived at each barrier of a block and do not wait. The
+    /// barrier of the cluster counts as one of the first block.
+    arrived: HashMap<(u32, u32), Arrival>,
     /// For each thread, the time before which a fence covers its accesses.
     fenced: Box<[Time]>,
-    /// The times of fences of the device's scope, if the block has made one.
+    /// The times of fences of the device's scope, if the cluster has made one.
     fenced_wide: Option<Box<[Time]>>,
     /// True if no strong write has followed the last fence.
     is_unpublished: bool,
@@ -81,9 +93,11 @@ pub(super) struct BlockClocks {
     published: Box<[Time]>,
 }
 
-impl BlockClocks {
-    pub(super) fn new(block: u32, threads: u32) -> Self {
-        let warps = (threads as usize).div_ceil(LANES);
+impl ClusterClocks {
+    /// Returns the clocks of `blocks` blocks of `threads` threads each, from the block `first` on.
+    pub(super) fn new(first: u32, blocks: u32, threads: u32) -> Self {
+        let warps_of_block = (threads as usize).div_ceil(LANES);
+        let warps = blocks as usize * warps_of_block;
         let clock = WarpClock {
             met: [0; LANES],
             entered: [0; LANES],
@@ -91,8 +105,10 @@ impl BlockClocks {
             acquired: 0,
             known: vec![0; warps].into(),
         };
-        BlockClocks {
-            block,
+        ClusterClocks {
+            first,
+            blocks,
+            warps_of_block,
             warps: vec![clock; warps],
             arrived: HashMap::new(),
             fenced: vec![0; warps * LANES].into(),
@@ -102,9 +118,9 @@ impl BlockClocks {
         }
     }
 
-    /// Starts again as those of another block with as many threads.
-    pub(super) fn restart(&mut self, block: u32) {
-        self.block = block;
+    /// Starts again as those of another cluster of the same size.
+    pub(super) fn restart(&mut self, first: u32) {
+        self.first = first;
         for clock in &mut self.warps {
             clock.met = [0; LANES];
             clock.entered = [0; LANES];
@@ -118,9 +134,31 @@ impl BlockClocks {
         self.published.fill(0);
     }
 
-    /// Returns the time before which accesses in this block are before all lanes of a warp.
+    /// Returns the time before which accesses in the block of a warp are before all of its lanes.
     pub(super) fn floor(&self, warp: usize) -> Time {
         self.warps[warp].floor
+    }
+
+    /// Returns the numbers of the blocks.
+    pub(super) fn blocks(&self) -> Range<u32> {
+        self.first..self.first + self.blocks
+    }
+
+    /// Returns the scope of an access or a fence of this cluster. A cluster of one block is that
+    /// block. Otherwise the scope of the cluster counts as that of the device.
+    pub(super) fn scope(&self, scope: Scope) -> Scope {
+        match scope {
+            Scope::Cluster if self.blocks == 1 => Scope::Block,
+            Scope::Cluster => Scope::Device,
+            other => other,
+        }
+    }
+
+    /// Returns the number of a thread among those of its cluster, with `blocks` blocks like this
+    /// one.
+    fn number_of(&self, thread: Thread) -> usize {
+        let rank = (thread.block % self.blocks) as usize;
+        rank * self.warps_of_block * LANES + thread.number as usize
     }
 }
 
@@ -128,8 +166,8 @@ impl BlockClocks {
 #[derive(Debug)]
 pub(super) struct Clocks {
     pub(super) time: Time,
-    /// For each block that has made a fence of the device's scope with a strong write behind, and
-    /// each thread of it, the time before which its accesses are covered.
+    /// For each cluster that has made a fence of the device's scope with a strong write behind, by
+    /// its first block, and each thread of it, the time before which its accesses are covered.
     published: HashMap<u32, Box<[Time]>>,
 }
 
@@ -148,7 +186,7 @@ impl Clocks {
         &self,
         a: Thread,
         then: Time,
-        of: &BlockClocks,
+        of: &ClusterClocks,
         warp: usize,
         lane: usize,
     ) -> bool {
@@ -157,12 +195,14 @@ impl Clocks {
         if self.time == LAST {
             return true;
         }
-        if a.block != of.block {
-            let published = || self.published.get(&a.block);
-            return reads_after && published().is_some_and(|times| times[a.number as usize] > then);
+        let number = of.number_of(a);
+        if !of.blocks().contains(&a.block) {
+            let published = || self.published.get(&(a.block / of.blocks * of.blocks));
+            return reads_after && published().is_some_and(|times| times[number] > then);
         }
-        let (a_warp, a_lane) = (a.number as usize / LANES, a.number as usize % LANES);
-        if a_warp == warp && a_lane == lane || then < clock.floor {
+        let (a_warp, a_lane) = (number / LANES, number % LANES);
+        let is_own_block = a_warp / of.warps_of_block == warp / of.warps_of_block;
+        if a_warp == warp && a_lane == lane || is_own_block && then < clock.floor {
             return true;
         }
         let other = &of.warps[a_warp];
@@ -171,11 +211,11 @@ impl Clocks {
         } else {
             clock.known[a_warp] > then && other.met[a_lane] > then && clock.entered[lane] > then
         };
-        has_met || reads_after && of.published[a.number as usize] > then
+        has_met || reads_after && of.published[number] > then
     }
 
     /// Lanes of a warp meet. `exited` are others that they named.
-    pub(super) fn meet(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask) {
+    pub(super) fn meet(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask) {
         let time = self.tick();
         let clock = &mut of.warps[warp];
         set(&mut clock.met, mask, time);
@@ -183,16 +223,17 @@ impl Clocks {
     }
 
     /// Lanes make a synchronising read.
-    pub(super) fn acquire(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask) {
+    pub(super) fn acquire(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask) {
         let clock = &mut of.warps[warp];
         clock.acquired = self.time;
         set(&mut clock.entered, mask, self.time);
     }
 
     /// Lanes make a fence.
-    pub(super) fn fence(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask, scope: Scope) {
+    pub(super) fn fence(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask, scope: Scope) {
         let time = self.tick();
-        let BlockClocks { warps, fenced, fenced_wide, is_unpublished, published, .. } = of;
+        let scope = of.scope(scope);
+        let ClusterClocks { warps, fenced, fenced_wide, is_unpublished, published, .. } = of;
         *is_unpublished = true;
         cover(warps, fenced, warp, mask, time);
         if scope == Scope::Device {
@@ -207,45 +248,55 @@ impl Clocks {
     }
 
     /// A thread of a block makes a strong write.
-    pub(super) fn publish(&mut self, of: &mut BlockClocks) {
+    pub(super) fn publish(&mut self, of: &mut ClusterClocks) {
         if !std::mem::take(&mut of.is_unpublished) {
             return;
         }
         join(&mut of.published, &of.fenced);
         if let Some(fenced) = &of.fenced_wide {
-            let published = self.published.entry(of.block);
+            let published = self.published.entry(of.first);
             join(published.or_insert_with(|| vec![0; fenced.len()].into()), fenced);
         }
     }
 
     /// Lanes arrive at a barrier and do not wait.
-    pub(super) fn arrive(&mut self, of: &mut BlockClocks, warp: usize, mask: Mask, barrier: u32) {
+    pub(super) fn arrive(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask, barrier: u32) {
         let time = self.tick();
+        let rank = if barrier == clusters::OPEN { 0 } else { (warp / of.warps_of_block) as u32 };
         let clock = &mut of.warps[warp];
         set(&mut clock.met, mask, time);
         let acquired = clock.acquired;
         let none = || (vec![0; clock.known.len()].into(), 0);
-        let (known, read) = of.arrived.entry(barrier).or_insert_with(none);
+        let (known, read) = of.arrived.entry((rank, barrier)).or_insert_with(none);
         join(known, &clock.known);
         known[warp] = time;
         *read = (*read).max(acquired);
     }
 
-    /// A barrier opens for the lanes that wait at it. `is_of_all` tells whether it waited for all
-    /// threads that have not exited.
-    pub(super) fn open(&mut self, of: &mut BlockClocks, warps: &[Warp], barrier: u32, is_of_all: bool) {
+    /// A barrier opens for the lanes that wait at it, of warps whose first one has the number
+    /// `first`. `is_of_all` tells whether it waited for all threads that have not exited.
+    pub(super) fn open<'a>(
+        &mut self,
+        of: &mut ClusterClocks,
+        first: usize,
+        warps: impl Iterator<Item = &'a Warp> + Clone,
+        barrier: u32,
+        is_of_all: bool,
+    ) {
         let time = self.tick();
-        let none = || (vec![0; warps.len()].into(), 0);
+        let none = || (vec![0; of.warps.len()].into(), 0);
         // A thread that waits at the barrier of the cluster has arrived before. What it has done
         // since then is not ordered.
         let is_split = barrier >= clusters::OPEN;
         let arrived = match barrier {
-            clusters::ENDED => of.arrived.get(&barrier).cloned(),
-            _ => of.arrived.remove(&barrier),
+            clusters::ENDED => of.arrived.get(&(0, barrier)).cloned(),
+            clusters::OPEN => of.arrived.remove(&(0, barrier)),
+            _ => of.arrived.remove(&((first / of.warps_of_block) as u32, barrier)),
         };
         let (mut known, mut acquired) = arrived.unwrap_or_else(none);
         let mut all_wait = true;
-        for (at, (warp, clock)) in warps.iter().zip(&mut of.warps).enumerate() {
+        for (at, warp) in warps.clone().enumerate() {
+            let clock = &mut of.warps[first + at];
             let mut waits = 0;
             let exited = if is_of_all { warp.lanes.registers.dead } else { 0 };
             warp.for_each_waiting(|other, mask, _| waits |= if other.id == barrier { mask } else { 0 });
@@ -255,14 +306,15 @@ impl Clocks {
             let is_known = if is_split { exited != 0 } else { waits != 0 || exited == Mask::MAX };
             if is_known {
                 join(&mut known, &clock.known);
-                known[at] = time;
+                known[first + at] = time;
                 acquired = acquired.max(clock.acquired);
             }
         }
         if barrier == clusters::OPEN {
-            of.arrived.insert(clusters::ENDED, (known.clone(), acquired));
+            of.arrived.insert((0, clusters::ENDED), (known.clone(), acquired));
         }
-        for (warp, clock) in warps.iter().zip(&mut of.warps) {
+        for (at, warp) in warps.enumerate() {
+            let clock = &mut of.warps[first + at];
             let mut waits = false;
             warp.for_each_waiting(|other, _, _| waits |= other.id == barrier);
             if waits {

@@ -65,6 +65,8 @@ pub enum Place {
         offset: u64,
         /// The variable that has it, and its offset. Dynamic shared memory has no variable.
         variable: Option<(String, u64)>,
+        /// The number in the cluster of the block that has it, if it is not that of the thread.
+        block: Option<u32>,
     },
     /// Local memory of a thread.
     Local {
@@ -85,10 +87,15 @@ impl fmt::Display for Place {
                     size => write!(f, "element {} of {name}", offset / size),
                 }
             }
-            Place::Shared { offset, variable: Some((name, start)) } => {
-                write!(f, "byte {} of the shared variable {}", offset - start, short(name))
+            Place::Shared { offset, variable, block } => {
+                match variable {
+                    Some((name, start)) => {
+                        write!(f, "byte {} of the shared variable {}", offset - start, short(name))?;
+                    }
+                    None => write!(f, "byte {offset} of shared memory")?,
+                }
+                block.map_or(Ok(()), |rank| write!(f, " of block {rank} of its cluster"))
             }
-            Place::Shared { offset, variable: None } => write!(f, "byte {offset} of shared memory"),
             Place::Local { offset } => write!(f, "byte {offset} of local memory"),
             Place::Address(address) => write!(f, "address {address:#x}"),
         }

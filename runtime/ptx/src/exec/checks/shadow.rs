@@ -28,7 +28,7 @@ impl Record {
     pub(super) fn new(thread: Thread, time: Time, strong: Option<Scope>, place: u32) -> Self {
         let flags = match strong {
             None => 0,
-            Some(Scope::Device) => STRONG,
+            Some(Scope::Cluster | Scope::Device) => STRONG,
             Some(Scope::Block) => STRONG | OF_BLOCK,
         };
         Record {

@@ -21,6 +21,8 @@ pub(super) struct Weak {
     pub(super) by: Record,
     /// Accesses of the block before this time are before this one.
     pub(super) floor: Time,
+    /// The numbers of the blocks of the cluster.
+    pub(super) blocks: Range<u32>,
 }
 
 impl Weak {
@@ -77,15 +79,15 @@ impl Weak {
     }
 
     /// Returns whether each earlier access to the words of a run that matters is of the same
-    /// thread, or known by all lanes of the warp, or one of another block to shared memory of its
-    /// own.
+    /// thread, or known by all lanes of the warp, or one of another cluster to shared memory of
+    /// its own.
     #[inline(always)]
     fn is_after(&self, run: usize, words: &Range<usize>, known: &Known<'_>) -> bool {
         let is_before = |earlier: Record, by: Record| {
             let is_of_block = earlier.block() == by.block();
             (earlier.bytes() == 0)
                 | (is_of_block & (earlier.time() < self.floor))
-                | (!is_of_block & known.is_own)
+                | (!self.blocks.contains(&earlier.block()) & known.is_own)
                 | (!self.runs.is_same & earlier.is_of_thread(by))
         };
         let mut all = true;

@@ -1,6 +1,6 @@
-//! Instructions and directives of clusters, which have one block here.
+//! Instructions and directives of clusters.
 
-use crate::exec::clusters;
+use crate::exec::clusters::{self, MOST_BLOCKS};
 use crate::exec::control::OF_CLUSTER;
 use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
@@ -11,25 +11,25 @@ use crate::program::form::{Opcode, kind_of};
 use crate::program::lower::Lowering;
 use crate::text::{Function, Instruction, Operand};
 
-/// Refuses a kernel whose clusters have several blocks, or are those of the launch.
-pub(in crate::program) fn check_directives(kernel: &Function<'_>) -> Result<(), LowerError> {
+/// Returns the blocks of a cluster that the directives of a kernel ask for, and whether it needs a
+/// launch with clusters.
+pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<(Option<[u32; 3]>, bool), LowerError> {
     let find = |name: &str| kernel.directives.iter().find(|directive| directive.name == name);
-    let (found, asks) = match (find("reqnctapercluster"), find("explicitcluster")) {
-        (Some(found), _) if found.numbers.iter().any(|blocks| *blocks > 1) => {
-            let blocks: u64 = found.numbers.iter().fold(1, |all, blocks| all.saturating_mul(*blocks));
-            (found, format!("clusters of {blocks} blocks"))
-        }
-        (None, Some(found)) => (found, "a launch with clusters".to_owned()),
-        _ => return Ok(()),
-    };
-    let numbers: Vec<String> = found.numbers.iter().map(u64::to_string).collect();
-    let directive = format!(".{} {}", found.name, numbers.join(", "));
-    let problem = format!(
-        "{} asks for {asks}, and each block is the only one of its cluster here; run the kernel on a GPU with \
-         clusters, or compile it for clusters of one block",
-        directive.trim_end()
-    );
-    Err(LowerError { line: found.line, problem })
+    let is_explicit = find("explicitcluster").is_some();
+    let Some(found) = find("reqnctapercluster") else { return Ok((None, is_explicit)) };
+    let mut size = [1; 3];
+    for (axis, blocks) in size.iter_mut().zip(&found.numbers) {
+        *axis = u32::try_from(*blocks).unwrap_or(u32::MAX);
+    }
+    let blocks = size.iter().fold(1, |all: u64, blocks| all.saturating_mul((*blocks).into()));
+    if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
+        let problem = format!(
+            ".{} {size:?} asks for clusters of {blocks} blocks, and a cluster has 1 to {MOST_BLOCKS}",
+            found.name
+        );
+        return Err(LowerError { line: found.line, problem });
+    }
+    Ok((Some(size), is_explicit))
 }
 
 impl<'m> Lowering<'m> {
@@ -69,7 +69,8 @@ impl<'m> Lowering<'m> {
             _ => clusters::map_address::<u64>,
         };
         let fields = Fields::of(Some(kind), [Some(kind), Some(Kind::Narrow), None, None]);
-        self.emit(Op { d, a, b, ..Op::new(run) }, Way::Whole, fields);
+        let extra = u64::from(op.has("shared::cluster"));
+        self.emit(Op { d, a, b, extra, ..Op::new(run) }, Way::Whole, fields);
         Ok(())
     }
 
@@ -80,10 +81,15 @@ impl<'m> Lowering<'m> {
         operands: &'m [Operand<'m>],
     ) -> Result<(), LowerError> {
         let kind = kind_of(op.last()).ok_or_else(|| self.error("getctarank needs u32 or u64"))?;
-        self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
+        let a = self.source(self.operand(operands, 1)?, kind, Literal::Integer)?;
         let d = self.result(self.operand(operands, 0)?, Kind::Narrow)?;
-        let fields = Fields::of(Some(Kind::Narrow), [None; 4]);
-        self.emit(Op { d, ..Op::new(clusters::rank_of_address) }, Way::Whole, fields);
+        let run: Run = match kind {
+            Kind::Narrow => clusters::rank_of_address::<u32>,
+            _ => clusters::rank_of_address::<u64>,
+        };
+        let fields = Fields::of(Some(Kind::Narrow), [Some(kind), None, None, None]);
+        let extra = u64::from(op.has("shared::cluster"));
+        self.emit(Op { d, a, extra, ..Op::new(run) }, Way::Whole, fields);
         Ok(())
     }
 }

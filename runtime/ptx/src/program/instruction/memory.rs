@@ -19,6 +19,7 @@ impl<'m> Lowering<'m> {
     pub(super) fn window_of(&self, op: &Opcode<'_>) -> Option<Window> {
         op.find(|part| {
             Some(match part.split("::").next().unwrap_or_default() {
+                "shared" if part == "shared::cluster" => Window::Cluster,
                 "global" | "const" => Window::Global,
                 "shared" => Window::Shared,
                 "local" => Window::Local,
@@ -66,6 +67,7 @@ impl<'m> Lowering<'m> {
             Meaning::Global(address) | Meaning::Function(address) => {
                 op.extra = address.wrapping_add_signed(*offset);
             }
+            // The own variable, whatever window of shared memory the opcode names.
             Meaning::Shared(at) => {
                 op.extra = at.wrapping_add_signed(*offset);
                 op.window = Window::Shared;
@@ -97,7 +99,7 @@ impl<'m> Lowering<'m> {
         let d = self.temporary(Kind::Wide)?;
         // In shared memory the row holds offsets, which need nothing but the sum.
         let (found, window) = match address.window {
-            Window::Global | Window::Shared => (address.window, Window::Global),
+            Window::Global | Window::Shared | Window::Cluster => (address.window, Window::Global),
             other => (Window::Generic, other),
         };
         let sources = field_of_address(&address);

@@ -24,6 +24,10 @@ pub(crate) fn histogram(case: &Case) -> Vec<Expected> {
     vec![exact("counts", counts)]
 }
 
+pub(crate) fn cluster_histogram(case: &Case) -> Vec<Expected> {
+    histogram(case)
+}
+
 pub(crate) fn float_atomic(case: &Case) -> Vec<Expected> {
     let buckets = case.scalar::<u32>("buckets") as usize;
     let mut wide = vec![0.0_f64; buckets];

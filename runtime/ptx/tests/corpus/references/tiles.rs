@@ -4,6 +4,24 @@ use super::super::manifest::Case;
 use super::{Expected, exact, within};
 use half::f16;
 
+/// The blocks of a cluster are beside each other in x, then in y.
+pub(crate) fn cluster_stencil(case: &Case) -> Vec<Expected> {
+    let x = case.array::<u32>("x");
+    let [width, ..] = case.grid.map(|blocks| blocks as usize);
+    let mut y = vec![0; x.len()];
+    for cluster in 0..width / 2 {
+        let place = |i: usize| {
+            let (block, thread) = (i / 64, i % 64);
+            (block / 2 * width + 2 * cluster + block % 2) * 64 + thread
+        };
+        for i in 0..256_usize {
+            let near = [i.checked_sub(1), Some(i), Some(i + 1).filter(|i| *i < 256)];
+            y[place(i)] = near.into_iter().flatten().fold(0, |sum: u32, i| sum.wrapping_add(x[place(i)]));
+        }
+    }
+    vec![exact("y", y)]
+}
+
 pub(crate) fn transpose(case: &Case) -> Vec<Expected> {
     let (rows, columns) = (case.scalar::<u32>("rows") as usize, case.scalar::<u32>("columns") as usize);
     let x = case.array::<f32>("x");

@@ -103,7 +103,8 @@ proptest! {
             let by = Record::new(thread, time, None, place as u32);
             let starts = step.starts.map(|word| START + 4 * word as u64);
             let runs = Runs { starts, is_same: step.is_same };
-            let weak = Weak { runs, bytes: 4 << step.words, is_load: step.is_load, by, floor };
+            let blocks = step.block..step.block + 1;
+            let weak = Weak { runs, bytes: 4 << step.words, is_load: step.is_load, by, floor, blocks };
             let (mut own_words, mut own_defined) = (words.clone(), defined.clone());
             let is_noted = weak.note(&mut Known {
                 start: START,
