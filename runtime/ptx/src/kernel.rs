@@ -1,7 +1,7 @@
 //! Modules, kernels and launches, as users of this crate see them.
 
 use crate::checks::Checks;
-use crate::exec::clusters::{Cluster, Clusters, MOST_BLOCKS};
+use crate::exec::clusters::{Cluster, Clusters, MOST_BLOCKS, OFFSET_BITS};
 use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
@@ -218,6 +218,9 @@ pub enum Memory {
 /// Capability": the same for all GPUs.
 const MOST_THREADS: u64 = 1024;
 
+/// The most bytes of shared memory of a block, of which GPUs have less.
+const MOST_SHARED_BYTES: u32 = 1 << OFFSET_BITS;
+
 impl Kernel {
     /// Returns the name.
     pub fn name(&self) -> &str {
@@ -232,12 +235,12 @@ impl Kernel {
     /// Returns the blocks of a cluster in x, y and z, if the text says how many
     /// (`.reqnctapercluster`).
     pub fn cluster(&self) -> Option<[u32; 3]> {
-        self.code.cluster
+        self.code.cluster.size
     }
 
     /// Returns whether only a launch with clusters can run it (`.explicitcluster`).
     pub fn needs_clusters(&self) -> bool {
-        self.code.needs_clusters
+        self.code.cluster.is_explicit
     }
 
     /// Returns the blocks of a cluster in x, y and z of a launch with this grid, whose
@@ -245,7 +248,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If the clusters are not those that the kernel asks for, do not divide the grid in each
-    /// direction or have more than 16 blocks. The text has both numbers and what to do.
+    /// direction or have more than 8 blocks. The text has both numbers and what to do.
     pub fn cluster_of(&self, grid: [u32; 3], given: Option<[u32; 3]>) -> Result<[u32; 3], String> {
         let name = self.name();
         if let (Some(needed), Some(given)) = (self.cluster(), given)
@@ -265,10 +268,10 @@ impl Kernel {
             };
         };
         let blocks = size.iter().fold(1, |blocks: u64, n| blocks.saturating_mul((*n).into()));
-        if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
+        let most = self.code.cluster.most.map_or(MOST_BLOCKS, |most| most.min(MOST_BLOCKS));
+        if !(1..=u64::from(most)).contains(&blocks) {
             return Err(format!(
-                "{name}: clusters of {size:?} have {blocks} blocks, and 1 to {MOST_BLOCKS} are allowed; use smaller \
-                 ones"
+                "{name}: clusters of {size:?} have {blocks} blocks, and 1 to {most} are allowed; use smaller ones"
             ));
         }
         if !grid.iter().zip(&size).all(|(blocks, of_cluster)| blocks.is_multiple_of(*of_cluster)) {
@@ -295,8 +298,9 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, if the block has more than 1 024, if
-    /// [`cluster_of`](Self::cluster_of) refuses the clusters, or if `params` is too short.
+    /// If the grid or the block has no threads, if the block has more than 1 024 or more than 16 MiB
+    /// of shared memory, if [`cluster_of`](Self::cluster_of) refuses the clusters, or if `params`
+    /// is too short.
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
@@ -355,6 +359,12 @@ impl Kernel {
         );
         let size = self.cluster_of(config.grid, config.cluster).unwrap_or_else(|why| panic!("{why}"));
         let clusters = Clusters { size, is_explicit: config.cluster.or(self.cluster()).is_some() };
+        let shared_bytes = self.code.shared_bytes.saturating_add(config.shared_bytes);
+        assert!(
+            shared_bytes <= MOST_SHARED_BYTES,
+            "{}: a block has {shared_bytes} bytes of shared memory, and at most {MOST_SHARED_BYTES} are allowed",
+            self.name()
+        );
         let mut words = vec![0u64; params.len().div_ceil(8)];
         for (word, bytes) in words.iter_mut().zip(params.chunks(8)) {
             let mut whole = [0; 8];
@@ -386,7 +396,7 @@ impl Kernel {
             params: &words,
             regions,
             checks: config.checks,
-            shared_bytes: self.code.shared_bytes.saturating_add(config.shared_bytes),
+            shared_bytes,
             dynamic_shared_bytes: config.shared_bytes,
             printed: Mutex::default(),
             kept: (!is_single).then_some(&*self.kept),

@@ -110,20 +110,24 @@ fn elsewhere(
     let fault = match op.window {
         Window::Global => global(&mut of, mask, context, bytes, access),
         Window::Generic => generic(lanes, &mut of, mask, context, bytes, access),
-        Window::Cluster => {
-            let (cluster, len_bytes) = (context.cluster, context.launch.shared_bytes);
+        Window::Shared | Window::Cluster => {
+            let (cluster, len_bytes) = (context.cluster, context.launch.shared_bytes.into());
+            let is_own = op.window == Window::Shared;
             let mut fault = None;
-            for_each_lane(mask, |lane| match cluster.resolve(of[lane], bytes, access, len_bytes.into()) {
-                Ok(address) => of[lane] = address,
-                Err(kind) => fault = fault.take().or(Some((lane, kind))),
+            for_each_lane(mask, |lane| {
+                let offset = of[lane];
+                let found = match cluster.parts(offset) {
+                    (rank, _) if is_own && rank != cluster.rank => {
+                        Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None })
+                    }
+                    _ => cluster.resolve(offset, bytes, access, len_bytes),
+                };
+                match found {
+                    Ok(address) => of[lane] = address,
+                    Err(kind) => fault = fault.take().or(Some((lane, kind))),
+                }
             });
             fault
-        }
-        Window::Shared => {
-            let len_bytes = u64::from(context.launch.shared_bytes);
-            first(mask, |lane| ends(of[lane]) > len_bytes).map(|lane| {
-                (lane, FaultKind::OutOfShared { offset: of[lane], bytes, access, len_bytes, variable: None })
-            })
         }
         Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1).map(|lane| {
             (
@@ -226,7 +230,7 @@ fn generic(
             return;
         }
         if let Some((rank, offset)) = context.cluster.place(address)
-            && offset + bytes <= shared.1 - shared.0
+            && offset.saturating_add(bytes) <= shared.1 - shared.0
         {
             if let Some(kind) = context.cluster.refusal(rank) {
                 found = found.take().or(Some((lane, kind)));
@@ -235,7 +239,10 @@ fn generic(
         }
         match regions.distance(address, end, access) {
             Some(distance) => addresses[lane] = address.wrapping_add(distance),
-            None if found.is_none() => found = Some((lane, regions.refusal(address, bytes, access))),
+            None if found.is_none() => {
+                let missing = context.cluster.missing(address);
+                found = Some((lane, missing.unwrap_or_else(|| regions.refusal(address, bytes, access))));
+            }
             None => {}
         }
     });

@@ -1,10 +1,14 @@
 //! Clusters: blocks that run together and access each other's shared memory.
 //!
 //! # Shared memory
-//! The blocks of a cluster have their shared memory one after the other. A generic address in it
-//! is an address of the host. An address in the window `.shared::cluster` is one of `.shared`, which
-//! stands for the own block, or has the number of a block plus 1 in its upper bits
-//! ([`ClusterMemory::address`]). Each block of the cluster may use the latter.
+//! The blocks of a cluster have their shared memory one after the other, with gaps, so that an
+//! address beside it still belongs to the block. A generic address in it is an address of the host.
+//! An address in the window `.shared::cluster` is one of `.shared`, which stands for the own block,
+//! or has the number of a block plus 1 in its upper bits ([`ClusterMemory::address`]). Each block
+//! of the cluster may use the latter, and its own one in `.shared`, too.
+//!
+//! `mapa` may run in a lane that does not access memory, and name a block that does not exist. So
+//! its result is an address whose access fails.
 //!
 //! # The barrier of the cluster
 //! A thread arrives at it first, and waits later. The waits of a phase end when all threads that
@@ -29,9 +33,20 @@ use super::vote;
 use super::warp::{Lanes, Warp};
 use std::cell::RefCell;
 
-/// The most blocks of a cluster. CUDA C++ Programming Guide, "Thread Block Clusters": 8 on every
-/// GPU that has clusters, and 16 on an H100 for a kernel that asks for them.
-pub(crate) const MOST_BLOCKS: u32 = 16;
+/// The most blocks of a cluster. CUDA C++ Programming Guide, "Thread Block Clusters": the same for
+/// all GPUs, unless a program asks for sizes that are not portable.
+pub(crate) const MOST_BLOCKS: u32 = 8;
+
+/// What a kernel asks of the clusters of its launches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AskedCluster {
+    /// The blocks in x, y and z, if it says how many.
+    pub(crate) size: Option<[u32; 3]>,
+    /// The most blocks, if it says so.
+    pub(crate) most: Option<u32>,
+    /// True if only a launch with clusters can run it.
+    pub(crate) is_explicit: bool,
+}
 
 /// The clusters of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +93,15 @@ pub(crate) struct ClusterMemory {
 }
 
 /// The number of bits of an offset in the shared memory of a block.
-const OFFSET_BITS: u32 = 24;
+pub(crate) const OFFSET_BITS: u32 = 24;
+/// The bytes between the shared memory of two blocks, at least.
+pub(crate) const GAP: u64 = 512;
+/// The number of a block that stands for all larger ones. Addresses with a larger number are those
+/// of the own block with a negative offset.
+const MOST_RANK: u32 = 126;
+/// The upper bits of a generic address in a block that does not exist. No host address has them.
+const MISSING: u64 = 0xf1f1;
+const MISSING_BITS: u32 = 48;
 
 impl ClusterMemory {
     /// Returns the address of the shared memory of a block.
@@ -91,11 +114,12 @@ impl ClusterMemory {
         (self.start, self.of(self.blocks))
     }
 
-    /// Returns the block that has an address of the host, and the offset in its shared memory.
+    /// Returns the block in or beside whose shared memory an address of the host is, and the offset
+    /// there, which is negative or too large in a gap.
     pub(crate) fn place(self, address: u64) -> Option<(u32, u64)> {
-        let (start, end) = self.extent();
-        let offset = address.checked_sub(start).filter(|_| address < end)?;
-        Some(((offset / self.stride) as u32, offset % self.stride))
+        let rank = address.checked_sub(self.start - GAP / 2)? / self.stride;
+        let rank = u32::try_from(rank).ok().filter(|rank| *rank < self.blocks)?;
+        Some((rank, address.wrapping_sub(self.of(rank))))
     }
 
     /// Returns the block that has a generic address, or the own one if none has.
@@ -103,17 +127,41 @@ impl ClusterMemory {
         self.place(address).map_or(self.rank, |(rank, _)| rank)
     }
 
+    /// Returns the generic address that a block has in place of another one's.
+    fn mapped(self, address: u64, rank: u32) -> u64 {
+        let offset = address.wrapping_sub(self.of(self.rank_of(address)));
+        if rank < self.blocks {
+            return self.of(rank).wrapping_add(offset);
+        }
+        let missing = MISSING << MISSING_BITS | u64::from(rank.min(MOST_RANK)) << OFFSET_BITS;
+        missing | offset & ((1 << OFFSET_BITS) - 1)
+    }
+
+    /// Returns the block of a generic address that `mapa` has made of a wrong number.
+    pub(crate) fn missing(self, address: u64) -> Option<FaultKind> {
+        let rank = (address >> OFFSET_BITS) as u32 & 0xff_ffff;
+        (address >> MISSING_BITS == MISSING).then_some(FaultKind::NoSuchRank { rank, blocks: self.blocks })
+    }
+
     /// Returns the address in `.shared::cluster` of an offset in the memory of a block.
     pub(crate) fn address(self, rank: u32, offset: u64) -> u64 {
-        if rank == self.rank { offset } else { u64::from(rank + 1) << OFFSET_BITS | offset }
+        (u64::from(rank.min(MOST_RANK) + 1) << OFFSET_BITS).wrapping_add(offset)
     }
 
     /// Returns the block and the offset of an address in `.shared::cluster`.
     pub(crate) fn parts(self, address: u64) -> (u32, u64) {
-        match (address >> OFFSET_BITS) as u32 {
-            0 => (self.rank, address),
-            upper => (upper - 1, address & ((1 << OFFSET_BITS) - 1)),
+        match address >> OFFSET_BITS {
+            upper if (1..=u64::from(MOST_RANK + 1)).contains(&upper) => {
+                (upper as u32 - 1, address & ((1 << OFFSET_BITS) - 1))
+            }
+            _ => (self.rank, address),
         }
+    }
+
+    /// Returns the generic address of one in `.shared` or `.shared::cluster`.
+    pub(crate) fn generic(self, address: u64) -> u64 {
+        let (rank, offset) = self.parts(address);
+        self.of(rank).wrapping_add(offset)
     }
 
     /// Returns the address of the host of an access to `.shared::cluster`. A block has `len_bytes`
@@ -246,7 +294,10 @@ impl Cluster {
             }
             let Some(live) = live else { return Progress::Done };
             if !self.end_phase(launch, checker) && !is_running {
-                return Progress::Fault(self.blocks[live].deadlock(&self.context(live, launch, checker)));
+                // A block that the others wait for tells more.
+                let has_not_arrived = |block: &Block| !block.warps.iter().all(has_arrived);
+                let rank = self.blocks.iter().position(has_not_arrived).unwrap_or(live);
+                return Progress::Fault(self.blocks[rank].deadlock(&self.context(rank, launch, checker)));
             }
         }
         Progress::Paused
@@ -268,8 +319,7 @@ impl Cluster {
     fn end_phase(&mut self, launch: &Launch<'_>, checker: Option<&RefCell<Checker>>) -> bool {
         let live = |warp: &Warp| !warp.lanes.registers.dead;
         let warps = || self.blocks.iter().flat_map(|block| &block.warps);
-        let all_arrived = warps().all(|warp| live(warp) & !warp.lanes.arrived.open == 0);
-        if !all_arrived || warps().all(|warp| live(warp) == 0) {
+        if !warps().all(has_arrived) || warps().all(|warp| live(warp) == 0) {
             return false;
         }
         if let Some(checker) = checker {
@@ -283,6 +333,11 @@ impl Cluster {
         }
         true
     }
+}
+
+/// Returns whether all lanes of a warp have arrived in the phase that has not ended, or exited.
+fn has_arrived(warp: &Warp) -> bool {
+    !warp.lanes.registers.dead & !warp.lanes.arrived.open == 0
 }
 
 /// The barrier of the cluster, of a phase that has not ended.
@@ -337,24 +392,14 @@ pub(crate) fn pass(lanes: &mut Lanes, mask: Mask, id: u32) {
 pub(crate) fn map_address<A: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>) -> Flow {
     let memory = context.cluster;
     let (addresses, ranks) = (lanes.registers.get::<A>(op.a), lanes.registers.get::<u32>(op.b));
-    let mut mapped = addresses;
-    let mut wrong = None;
+    let row = A::row_mut(&mut lanes.registers, op.d);
     for_each_lane(mask, |lane| {
         let (address, rank) = (addresses[lane].to_u64(), ranks[lane]);
-        if rank >= memory.blocks {
-            wrong = wrong.take().or(Some((lane, FaultKind::NoSuchRank { rank, blocks: memory.blocks })));
-            return;
-        }
-        mapped[lane] = A::of_u64(match op.extra {
+        row[lane] = A::of_u64(match op.extra {
             1 => memory.address(rank, memory.parts(address).1),
-            _ => address.wrapping_add(memory.of(rank)).wrapping_sub(memory.of(memory.rank_of(address))),
+            _ => memory.mapped(address, rank),
         });
     });
-    if let Some((lane, kind)) = wrong {
-        return lanes.fail(lane, kind);
-    }
-    let row = A::row_mut(&mut lanes.registers, op.d);
-    for_each_lane(mask, |lane| row[lane] = mapped[lane]);
     Flow::Next
 }
 

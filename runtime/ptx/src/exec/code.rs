@@ -1,5 +1,6 @@
 //! A kernel with all functions that it may call, ready to run.
 
+use super::clusters::AskedCluster;
 use super::dependence::Dependence;
 use super::effect::Effect;
 use super::fault::{SharedVariable, signed};
@@ -49,10 +50,7 @@ pub(crate) struct Code {
     pub(crate) shared_align: u64,
     /// True if its text is for GPUs on which the lanes of a warp run together.
     pub(crate) is_lockstep: bool,
-    /// The blocks of a cluster in x, y and z, if the text says how many.
-    pub(crate) cluster: Option<[u32; 3]>,
-    /// True if only a launch with clusters can run it.
-    pub(crate) needs_clusters: bool,
+    pub(crate) cluster: AskedCluster,
     /// True if it may call `malloc`.
     pub(crate) calls_malloc: bool,
     /// True if it reads the address of the workspace of cooperative launches.

@@ -1,7 +1,7 @@
 //! The state that all threads of a block share, and the launch that it belongs to.
 
 use super::checks::Checker;
-use super::clusters::{Cluster, ClusterMemory, Clusters};
+use super::clusters::{Cluster, ClusterMemory, Clusters, GAP};
 use super::code::Code;
 use super::memory::Regions;
 use super::registers::LANES;
@@ -49,7 +49,7 @@ impl Launch<'_> {
 
     /// Returns the bytes from the shared memory of a block to that of the next one of its cluster.
     pub(crate) fn shared_stride(&self) -> u64 {
-        u64::from(self.shared_bytes).next_multiple_of(self.code.shared_align.max(16))
+        (u64::from(self.shared_bytes) + GAP).next_multiple_of(self.code.shared_align.max(16))
     }
 
     /// Returns the place of a block in the grid, in x, y and z.

@@ -2,6 +2,7 @@
 //! `isspacep`, and the addresses of variables.
 
 use super::access::{Base, Window};
+use super::clusters::OFFSET_BITS;
 use super::context::Context;
 use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
@@ -14,13 +15,11 @@ pub(crate) fn to_generic(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Conte
         Base::Narrow => lanes.registers.get::<u32>(op.a).map(|a| u64::from(a).wrapping_add(op.extra)),
         Base::Wide => lanes.registers.get::<u64>(op.a).map(|a| a.wrapping_add(op.extra)),
     };
-    if op.window == Window::Cluster {
-        let memory = context.cluster;
-        let generic = |lane: usize| {
-            let (rank, offset) = memory.parts(offsets[lane]);
-            memory.of(rank).wrapping_add(offset)
-        };
-        lanes.registers.set::<u64>(op.d, mask, generic);
+    let is_mapped = || offsets.iter().any(|offset| offset >> OFFSET_BITS != 0);
+    if let Window::Shared | Window::Cluster = op.window
+        && is_mapped()
+    {
+        lanes.registers.set::<u64>(op.d, mask, |lane| context.cluster.generic(offsets[lane]));
         return Flow::Next;
     }
     let (start, stride) = start_of(op.window, lanes, context);
@@ -38,9 +37,11 @@ pub(crate) fn from_generic<D: Cell>(lanes: &mut Lanes, op: &Op, mask: Mask, cont
     if op.window == Window::Cluster {
         let memory = context.cluster;
         for_each_lane(mask, |lane| {
-            let place = memory.place(generic[lane]);
-            let address = place.map(|(rank, offset)| memory.address(rank, offset));
-            row[lane] = D::of_u64(address.unwrap_or(u64::MAX));
+            let (rank, offset) = match memory.place(generic[lane]) {
+                Some(place) => place,
+                None => (memory.rank, generic[lane].wrapping_sub(memory.of(memory.rank))),
+            };
+            row[lane] = D::of_u64(memory.address(rank, offset));
         });
         return Flow::Next;
     }
@@ -78,12 +79,14 @@ pub(crate) fn is_in_window(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Con
     for (lane, &address) in generic.iter().enumerate() {
         let is_local = address.wrapping_sub(lanes.local_of(lane)) < lanes.local_bytes;
         let is_shared = address.wrapping_sub(shared.0) < shared.1;
+        let place = context.cluster.place(address);
+        let is_of_cluster = place.is_some_and(|(_, offset)| offset < shared.1);
         let is_it = match op.window {
             Window::Shared => is_shared,
-            Window::Cluster => context.cluster.place(address).is_some(),
+            Window::Cluster => is_of_cluster,
             Window::Local | Window::Frame => is_local,
             Window::Param => address.wrapping_sub(start + lane as u64 * stride) < context.launch.params().1,
-            Window::Global | Window::Generic => !is_local && !is_shared,
+            Window::Global | Window::Generic => !is_local && !is_of_cluster,
         };
         bits |= Mask::from(is_it) << lane;
     }

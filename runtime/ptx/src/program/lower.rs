@@ -32,7 +32,7 @@ pub(crate) fn lower(module: &Module<'_>, variables: &Variables, name: &str) -> R
         return Err(LowerError { line: 0, problem });
     };
     let mut lowering = Lowering::new(module, variables);
-    (lowering.code.cluster, lowering.code.needs_clusters) = super::instruction::clusters::cluster_of(kernel)?;
+    lowering.code.cluster = super::instruction::clusters::cluster_of(kernel)?;
     lowering.code.name = name.to_owned();
     lowering.code.files = module.files.iter().map(|(number, file)| (*number, (*file).to_owned())).collect();
     lowering.number_of(kernel.name);

@@ -110,7 +110,7 @@ fn addresses_are_those_of_the_only_block() {
 /// cluster, `%r3` the address of the own word of `area`, and `%r4` that of the thread's word in
 /// the next block of the cluster.
 fn of_four_blocks(body: &str) -> Program {
-    let before = ".shared .align 4 .b8 area[512];".to_owned();
+    let before = ".shared .align 8 .b8 area[512];\n.shared .align 8 .b8 words[512];".to_owned();
     let body = format!(
         "add.s64 %at, %at, %out;
         mov.u32 %r2, %cluster_ctarank;
@@ -133,8 +133,8 @@ fn in_next_block(i: u64) -> u64 {
     i / 256 * 256 + (i + 64) % 256
 }
 
-#[test]
-fn blocks_read_each_others_shared_memory() {
+/// Programs in which each thread gives the number of the thread at its place in the next block.
+fn reads_of_the_next_block() -> Vec<Program> {
     let loads = [
         "ld.shared::cluster.u32 %r5, [%r4];",
         // By generic addresses, from either form.
@@ -145,12 +145,22 @@ fn blocks_read_each_others_shared_memory() {
         cvt.u32.u64 %r6, %rd1;\nld.shared::cluster.u32 %r5, [%r6];",
         "atom.relaxed.cluster.shared::cluster.add.u32 %r5, [%r4], 9;",
     ];
-    for load in loads {
+    let of = |load: &str| {
         of_four_blocks(&format!(
             "st.shared.u32 [%r3], %i;\n{MEET}\n{load}\nst.global.u32 [%at], %r5;\n{MEET}\nret;"
         ))
-        .gives(in_next_block);
-    }
+    };
+    loads.map(of).into()
+}
+
+/// The texts of programs here, for the count of opcodes.
+pub(crate) fn texts() -> Vec<String> {
+    reads_of_the_next_block().iter().map(Program::text).collect()
+}
+
+#[test]
+fn blocks_read_each_others_shared_memory() {
+    reads_of_the_next_block().iter().for_each(|program| program.gives(in_next_block));
 }
 
 #[test]
@@ -172,6 +182,38 @@ fn blocks_write_each_others_shared_memory() {
         let body = body.replace("%tid.x, 4,", "%r7, 4,");
         of_four_blocks(&format!("mov.u32 %r7, %tid.x;\n{body}")).gives(|i| i / 256 * 256 + (i + 192) % 256);
     }
+}
+
+#[test]
+fn addresses_tell_whose_memory_they_are_in() {
+    let tests = ["shared::cluster", "shared::cta", "shared", "global", "local"];
+    let bits: String = tests
+        .iter()
+        .enumerate()
+        .map(|(at, space)| {
+            format!(
+                "isspacep.{space} %p1, %rd1;\nselp.u32 %r6, {}, 0, %p1;\nor.b32 %r5, %r5, %r6;\n",
+                1 << at
+            )
+        })
+        .collect();
+    let of_shared = "cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;";
+    let of_other = "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;";
+    for (address, rank, expected) in [(of_shared, 0, 0b111), (of_other, 1, 0b1)] {
+        // The number of the block that has it is in the next bits.
+        of_four_blocks(&format!(
+            "{address}\nmov.u32 %r5, 0;\n{bits}getctarank.u64 %r6, %rd1;\nshl.b32 %r6, %r6, 8;\nor.b32 %r5, %r5, %r6;
+            st.global.u32 [%at], %r5;\n{MEET}\nret;"
+        ))
+        .gives(|i| (((i / 64 + rank) % 4) << 8) | expected);
+    }
+    let of_global = "mov.u64 %rd1, %at;\nmov.u32 %r5, 0;";
+    of_four_blocks(&format!("{of_global}\n{bits}\nst.global.u32 [%at], %r5;\n{MEET}\nret;"))
+        .gives(|_| 0b1000);
+    of_four_blocks(&format!(
+        "getctarank.shared::cluster.u32 %r5, %r4;\nst.global.u32 [%at], %r5;\n{MEET}\nret;"
+    ))
+    .gives(|i| (i / 64 + 1) % 4);
 }
 
 #[test]
@@ -203,6 +245,80 @@ fn a_mapped_address_means_the_same_block_in_each_one() {
             ret;"
         ))
         .gives(|i| i / 256 * 256 + 64 + 3);
+    }
+}
+
+#[test]
+fn a_block_hands_on_the_address_of_its_own_memory() {
+    // Each block tells the next one where its own word is, in all forms.
+    for (own, take) in [
+        (
+            "mapa.shared::cluster.u32 %r6, %r3, %r2;\ncvt.u64.u32 %rd1, %r6;",
+            "ld.shared::cluster.u32 %r5, [%rd2];",
+        ),
+        (
+            "cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;\ncvta.to.shared::cluster.u64 %rd1, %rd1;
+            ld.shared.u32 %r5, [%rd1];\ncvta.shared.u64 %rd3, %rd1;\nld.u32 %r5, [%rd3];",
+            "ld.shared::cluster.u32 %r5, [%rd2];",
+        ),
+        ("cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;", "ld.u32 %r5, [%rd2];"),
+    ] {
+        of_four_blocks(&format!(
+            "mov.u64 %rd4, words;
+            mov.u32 %r7, %tid.x;
+            mad.wide.u32 %rd4, %r7, 8, %rd4;
+            add.u32 %r8, %r2, 1;
+            and.b32 %r8, %r8, 3;
+            mapa.shared::cluster.u64 %rd5, %rd4, %r8;
+            st.shared.u32 [%r3], %i;
+            {own}
+            {MEET}
+            st.shared::cluster.u64 [%rd5], %rd1;
+            {MEET}
+            ld.shared.u64 %rd2, [%rd4];
+            {take}
+            st.global.u32 [%at], %r5;
+            {MEET}
+            ret;"
+        ))
+        .gives(|i| i / 256 * 256 + (i + 192) % 256);
+    }
+}
+
+#[test]
+fn an_address_beside_the_memory_of_a_block_is_mapped_with_it() {
+    // A pointer to the end, and one in front of the start, in both forms.
+    for offset in [512_i32, -4] {
+        of_four_blocks(&format!(
+            "st.shared.u32 [%r3], %i;
+            {MEET}
+            mov.u32 %r6, area;
+            add.u32 %r6, %r6, {offset};
+            add.u32 %r8, %r2, 1;
+            and.b32 %r8, %r8, 3;
+            mov.u32 %r7, %tid.x;
+            mad.lo.u32 %r9, %r7, 4, 0;
+            sub.u32 %r9, %r9, {offset};
+            cvt.s64.s32 %rd1, %r6;
+            cvta.shared.u64 %rd1, %rd1;
+            mapa.u64 %rd1, %rd1, %r8;
+            getctarank.u64 %r10, %rd1;
+            cvt.s64.s32 %rd2, %r9;
+            add.s64 %rd2, %rd2, %rd1;
+            ld.u32 %r5, [%rd2];
+            cvta.to.shared::cluster.u64 %rd1, %rd1;
+            cvt.u32.u64 %r11, %rd1;
+            add.u32 %r11, %r11, %r9;
+            ld.shared::cluster.u32 %r12, [%r11];
+            sub.u32 %r12, %r12, %r5;
+            add.u32 %r5, %r5, %r12;
+            sub.u32 %r10, %r10, %r8;
+            add.u32 %r5, %r5, %r10;
+            st.global.u32 [%at], %r5;
+            {MEET}
+            ret;"
+        ))
+        .gives(in_next_block);
     }
 }
 
@@ -315,7 +431,8 @@ fn special_registers_tell_the_place_in_the_cluster() {
 
 #[test]
 fn wrong_uses_of_clusters_are_faults() {
-    let (kind, text) = fault("mapa.shared::cluster.u32 %r4, %r3, 1;\nret;");
+    let (kind, text) =
+        fault("mapa.shared::cluster.u32 %r4, %r3, 1;\nld.shared::cluster.u32 %r5, [%r4];\nret;");
     assert_eq!(kind, FaultKind::NoSuchRank { rank: 1, blocks: 1 });
     let end = "it uses an address in block 1 of its cluster, which has no other block than block 0; launch the kernel \
                with larger clusters";
@@ -338,8 +455,25 @@ fn wrong_accesses_to_other_blocks_are_faults() {
         let fault = of_four_blocks(body).try_run().unwrap_err();
         (fault.kind.clone(), fault.to_string())
     };
-    let (kind, text) = fault("mapa.shared::cluster.u32 %r4, %r3, 4;\nret;");
-    assert_eq!(kind, FaultKind::NoSuchRank { rank: 4, blocks: 4 });
+    for (map, rank) in [
+        ("mapa.shared::cluster.u32 %r4, %r3, 4;\nld.shared::cluster.u32 %r5, [%r4+4];", 4),
+        ("mapa.shared::cluster.u32 %r4, %r3, -1;\nst.shared::cluster.u32 [%r4], %r5;", 126),
+        (
+            "cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;\nmapa.u64 %rd1, %rd1, 5;\nld.u32 %r5, [%rd1];",
+            5,
+        ),
+        (
+            "cvt.u64.u32 %rd1, %r3;\ncvta.shared.u64 %rd1, %rd1;\nmapa.u64 %rd1, %rd1, -1;\natom.add.u32 %r5, [%rd1], 1;",
+            126,
+        ),
+    ] {
+        let (kind, _) = fault(&format!("{map}\nret;"));
+        assert_eq!(kind, FaultKind::NoSuchRank { rank, blocks: 4 });
+    }
+    // A lane that does not use the address may map any.
+    of_four_blocks(&format!("mapa.shared::cluster.u32 %r4, %r3, 4;\nst.global.u32 [%at], %i;\n{MEET}\nret;"))
+        .gives(|i| i);
+    let (_, text) = fault("mapa.shared::cluster.u32 %r4, %r3, 4;\nld.shared::cluster.u32 %r5, [%r4];\nret;");
     let end = "it uses an address in block 4 of its cluster, which has blocks 0 to 3; use one of these, or launch the \
                kernel with larger clusters";
     assert!(text.ends_with(end), "{text}");
@@ -350,6 +484,16 @@ fn wrong_accesses_to_other_blocks_are_faults() {
     // The window of the block ends where its memory does, and so does a generic address.
     let (kind, _) = fault("ld.shared.u32 %r5, [%r4];\nret;");
     assert!(matches!(kind, FaultKind::OutOfShared { .. }), "{kind:?}");
+    for window in ["shared", "shared::cluster"] {
+        let (kind, _) = fault(&format!("mov.u32 %r5, 0;\nld.{window}.u32 %r5, [%r5-4];\nret;"));
+        assert!(matches!(kind, FaultKind::OutOfShared { offset: 0xffff_fffc, .. }), "{kind:?}");
+    }
+    for offset in ["512", "-4"] {
+        let (kind, _) = fault(&format!(
+            "mov.u64 %rd1, area;\ncvta.shared.u64 %rd1, %rd1;\nld.u32 %r5, [%rd1+{offset}];\nret;"
+        ));
+        assert!(matches!(kind, FaultKind::OutOfBounds { .. }), "{kind:?}");
+    }
     let exits = "setp.eq.u32 %p1, %r2, 1;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;";
     for load in [
         "ld.shared::cluster.u32 %r5, [%r4];",
@@ -381,15 +525,15 @@ fn directives_say_how_large_clusters_are() {
         (".explicitcluster\n.reqnctapercluster 2, 3, 1", Some([2, 3, 1]), true),
         (".reqnctapercluster 4", Some([4, 1, 1]), false),
         (".explicitcluster", None, true),
-        (".maxclusterrank 8", None, false),
+        (".maxclusterrank 4", None, false),
     ] {
         let kernel = load(directives).unwrap();
         assert_eq!((kernel.cluster(), kernel.needs_clusters()), (cluster, needs_clusters), "{directives}");
     }
-    let error = load(".reqnctapercluster 17").unwrap_err().to_string();
+    let error = load(".reqnctapercluster 9").unwrap_err().to_string();
     assert_eq!(
         error,
-        "line 6: .reqnctapercluster [17, 1, 1] asks for clusters of 17 blocks, and a cluster has 1 to 16"
+        "line 6: .reqnctapercluster [9, 1, 1] asks for clusters of 9 blocks, and a cluster has 1 to 8"
     );
 }
 
@@ -428,7 +572,12 @@ fn launches_whose_clusters_do_not_fit_are_refused() {
         (
             "",
             Some([2, 0, 1]),
-            "main: clusters of [2, 0, 1] have 0 blocks, and 1 to 16 are allowed; use smaller ones",
+            "main: clusters of [2, 0, 1] have 0 blocks, and 1 to 8 are allowed; use smaller ones",
+        ),
+        (
+            ".maxclusterrank 2",
+            Some([3, 1, 1]),
+            "main: clusters of [3, 1, 1] have 3 blocks, and 1 to 2 are allowed; use smaller ones",
         ),
         (
             ".reqnctapercluster 2, 1, 1",

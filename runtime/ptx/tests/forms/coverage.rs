@@ -1,7 +1,8 @@
 //! Each opcode of the committed PTX has a test here.
 
 use crate::{
-    bits, comparisons, conversions, copies, floats, flow, halves, integers, matrices, memory, packed, warps,
+    bits, clusters, comparisons, conversions, copies, floats, flow, halves, integers, matrices, memory,
+    packed, warps,
 };
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -77,7 +78,14 @@ fn covered() -> BTreeSet<String> {
     ];
     let mut all: BTreeSet<String> = forms.into_iter().flatten().map(|form| form.opcode).collect();
     all.extend(integers::CHAINS.iter().flat_map(|chain| [chain.first.to_owned(), chain.second.to_owned()]));
-    let texts = [memory::texts(), warps::texts(), flow::texts(), copies::texts(), matrices::texts()];
+    let texts = [
+        memory::texts(),
+        warps::texts(),
+        flow::texts(),
+        copies::texts(),
+        matrices::texts(),
+        clusters::texts(),
+    ];
     for text in texts.into_iter().flatten() {
         all.extend(opcodes(&text));
     }

@@ -260,8 +260,11 @@ pub(super) fn describe(
     let Launch { code, block, .. } = launch;
     let Thread { block: number, number: thread } = earlier.thread();
     let (line, source) = earlier.place().map(|place| code.line_of(place)).unwrap_or_default();
-    let relation = if number != now.block() {
+    let cluster_of = |block: u32| block / launch.clusters.blocks();
+    let relation = if cluster_of(number) != cluster_of(now.block()) {
         Relation::TwoBlocks
+    } else if number != now.block() {
+        Relation::SameCluster
     } else if !now.is_of_warp(earlier.thread()) {
         Relation::SameBlock
     } else if is_write && now.is_same_instruction(mask, lane, earlier) {

@@ -303,7 +303,11 @@ impl Clocks {
             all_wait &= waits | exited == Mask::MAX;
             set(&mut clock.met, waits | exited, time);
             set(&mut clock.entered, waits, time);
-            let is_known = if is_split { exited != 0 } else { waits != 0 || exited == Mask::MAX };
+            // Lanes that the block does not have know nothing.
+            let is_known = match is_split {
+                true => exited & !warp.lanes.missing != 0,
+                false => waits != 0 || exited == Mask::MAX,
+            };
             if is_known {
                 join(&mut known, &clock.known);
                 known[first + at] = time;

@@ -45,7 +45,9 @@ pub enum Relation {
     SameWarp,
     /// Threads of one block.
     SameBlock,
-    /// Threads of two blocks.
+    /// Threads of two blocks of one cluster.
+    SameCluster,
+    /// Threads of two blocks of two clusters. Without clusters, each block is one.
     TwoBlocks,
 }
 
@@ -135,6 +137,7 @@ impl fmt::Display for Race {
             Relation::SameInstruction => write!(f, " of the same warp ")?,
             Relation::SameWarp => write!(f, " of the same warp ")?,
             Relation::SameBlock => write!(f, " of the same block ")?,
+            Relation::SameCluster => write!(f, " of block {block:?} of the same cluster ")?,
             Relation::TwoBlocks => write!(f, " of block {block:?} ")?,
         }
         write!(f, "{} (", verb(earlier.access, earlier.is_strong))?;
@@ -186,6 +189,11 @@ impl fmt::Display for Race {
             Relation::SameBlock => {
                 write!(f, "separate them by __syncthreads(); use atomic operations if both threads update it")
             }
+            Relation::SameCluster => write!(
+                f,
+                "separate them by the barrier of the cluster (cluster.sync()); use atomic operations if both \
+                 threads update it"
+            ),
             Relation::TwoBlocks => write!(
                 f,
                 "use atomic operations, or let the first block call __threadfence() and then set a flag that \

@@ -1,6 +1,6 @@
 //! Instructions and directives of clusters.
 
-use crate::exec::clusters::{self, MOST_BLOCKS};
+use crate::exec::clusters::{self, AskedCluster, MOST_BLOCKS};
 use crate::exec::control::OF_CLUSTER;
 use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
@@ -11,15 +11,19 @@ use crate::program::form::{Opcode, kind_of};
 use crate::program::lower::Lowering;
 use crate::text::{Function, Instruction, Operand};
 
-/// Returns the blocks of a cluster that the directives of a kernel ask for, and whether it needs a
-/// launch with clusters.
-pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<(Option<[u32; 3]>, bool), LowerError> {
+/// Returns what the directives of a kernel say of its clusters.
+pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<AskedCluster, LowerError> {
     let find = |name: &str| kernel.directives.iter().find(|directive| directive.name == name);
-    let is_explicit = find("explicitcluster").is_some();
-    let Some(found) = find("reqnctapercluster") else { return Ok((None, is_explicit)) };
+    let number = |blocks: &u64| u32::try_from(*blocks).unwrap_or(u32::MAX);
+    let mut asked = AskedCluster {
+        size: None,
+        most: find("maxclusterrank").and_then(|found| found.numbers.first()).map(number),
+        is_explicit: find("explicitcluster").is_some(),
+    };
+    let Some(found) = find("reqnctapercluster") else { return Ok(asked) };
     let mut size = [1; 3];
     for (axis, blocks) in size.iter_mut().zip(&found.numbers) {
-        *axis = u32::try_from(*blocks).unwrap_or(u32::MAX);
+        *axis = number(blocks);
     }
     let blocks = size.iter().fold(1, |all: u64, blocks| all.saturating_mul((*blocks).into()));
     if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
@@ -29,7 +33,8 @@ pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<(Option<[u
         );
         return Err(LowerError { line: found.line, problem });
     }
-    Ok((Some(size), is_explicit))
+    asked.size = Some(size);
+    Ok(asked)
 }
 
 impl<'m> Lowering<'m> {
