@@ -52,7 +52,7 @@ pub(crate) struct Given {
     pub(crate) extra: In<In<u8>>,
 }
 
-/// What the attributes of a launch say.
+/// The kind of a launch, by its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LaunchKind {
     pub(crate) is_cooperative: bool,

@@ -37,7 +37,7 @@ use std::cell::RefCell;
 /// all GPUs, unless a program asks for sizes that are not portable.
 pub(crate) const MOST_BLOCKS: u32 = 8;
 
-/// What a kernel asks of the clusters of its launches.
+/// The clusters that a kernel asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AskedCluster {
     /// The blocks in x, y and z, if it says how many.
@@ -137,7 +137,7 @@ impl ClusterMemory {
         missing | offset & ((1 << OFFSET_BITS) - 1)
     }
 
-    /// Returns the block of a generic address that `mapa` has made of a wrong number.
+    /// Returns what is wrong with a generic address that `mapa` has made of a wrong number.
     pub(crate) fn missing(self, address: u64) -> Option<FaultKind> {
         let rank = (address >> OFFSET_BITS) as u32 & 0xff_ffff;
         (address >> MISSING_BITS == MISSING).then_some(FaultKind::NoSuchRank { rank, blocks: self.blocks })

@@ -78,7 +78,7 @@ pub(super) struct ClusterClocks {
     blocks: u32,
     /// The number of warps of a block.
     warps_of_block: usize,
-    /// Those of the first block, then those of the next one.
+    /// The warps of the first block, then those of the next one.
     warps: Vec<WarpClock>,
     /// The knowledge of the threads that arrived at each barrier of a block and do not wait. The
     /// barrier of the cluster counts as one of the first block.
