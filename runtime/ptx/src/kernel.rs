@@ -298,9 +298,9 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, if the block has more than 1 024 threads or more than
-    /// 16 MiB of shared memory, if [`cluster_of`](Self::cluster_of) refuses the clusters, or if
-    /// `params` is too short.
+    /// If the grid or the block has no threads, if the block has more than 1 024 threads or 16 MiB
+    /// of shared memory, if [`cluster_of`](Self::cluster_of) refuses the clusters, or if `params`
+    /// is too short.
     ///
     /// # Safety
     /// The regions of `memory` are valid for reads, and for writes if they are writable, until the
