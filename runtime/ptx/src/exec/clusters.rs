@@ -2,10 +2,10 @@
 //!
 //! # Shared memory
 //! The blocks of a cluster have their shared memory one after the other, with gaps, so that an
-//! address beside it still belongs to the block. A generic address in it is an address of the host.
-//! An address in the window `.shared::cluster` is one of `.shared`, which stands for the own block,
-//! or has the number of a block plus 1 in its upper bits ([`ClusterMemory::address`]). Each block
-//! of the cluster may use the latter, and its own one in `.shared`, too.
+//! address beside it still belongs to the block. A generic address in it is an address of the
+//! host. An address in the window `.shared::cluster` is one of `.shared`, which stands for the own
+//! block, or has the number of a block plus 1 in its upper bits ([`ClusterMemory::address`]). Each
+//! block of the cluster may use the latter, and its own one in `.shared`, too.
 //!
 //! `mapa` may run in a lane that does not access memory, and name a block that does not exist. So
 //! its result is an address whose access fails.
@@ -114,8 +114,8 @@ impl ClusterMemory {
         (self.start, self.of(self.blocks))
     }
 
-    /// Returns the block in or beside whose shared memory an address of the host is, and the offset
-    /// there, which is negative or too large in a gap.
+    /// Returns the block in or beside whose shared memory an address of the host is, and the
+    /// offset there, which is negative or too large in a gap.
     pub(crate) fn place(self, address: u64) -> Option<(u32, u64)> {
         let rank = address.checked_sub(self.start - GAP / 2)? / self.stride;
         let rank = u32::try_from(rank).ok().filter(|rank| *rank < self.blocks)?;

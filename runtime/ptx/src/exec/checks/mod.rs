@@ -114,8 +114,8 @@ impl Checker {
         self.checks
     }
 
-    /// Returns the state of a cluster that starts, with `first` as its first block. `spare` is that
-    /// of a cluster that has finished.
+    /// Returns the state of a cluster that starts, with `first` as its first block. `spare` is
+    /// that of a cluster that has finished.
     pub(crate) fn start(
         &self,
         launch: &Launch<'_>,

@@ -16,16 +16,16 @@
 //! 3. Both are in one cluster but not in one warp, a has met others after T, b too, and barriers
 //!    lead from a's warp after T to b's warp. For this, each warp keeps for each other warp of the
 //!    cluster the time up to which it knows that warp's accesses. A barrier joins these clocks, of
-//!    the warps that arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as it
-//!    is then, and so does `barrier.cluster.arrive`.
-//! 4. A fence or a release covers a's access, a's cluster makes a strong write behind it, and b has
-//!    made a synchronising read after T. Fences of a and those of threads that a's access is
-//!    before, by 2 and 3, cover it. If a and b are in two clusters, the fence has to have the scope
-//!    of the device. Within a cluster, that of the block is enough here. A synchronising read is
-//!    strong: an atomic operation that returns a value, or a load that is volatile, relaxed or
-//!    acquire. b or another lane of its warp makes it, or a warp from which barriers lead to b.
-//!    Then b itself reads so or meets others after T. That the read finds what was written behind
-//!    the fence is not asked for.
+//!    the warps that arrive, for the warps that wait. `bar.arrive` adds the clock of its warp as
+//!    it is then, and so does `barrier.cluster.arrive`.
+//! 4. A fence or a release covers a's access, a's cluster makes a strong write behind it, and b
+//!    has made a synchronising read after T. Fences of a and those of threads that a's access is
+//!    before, by 2 and 3, cover it. If a and b are in two clusters, the fence has to have the
+//!    scope of the device. Within a cluster, that of the block is enough here. A synchronising
+//!    read is strong: an atomic operation that returns a value, or a load that is volatile,
+//!    relaxed or acquire. b or another lane of its warp makes it, or a warp from which barriers
+//!    lead to b. Then b itself reads so or meets others after T. The read need not find what was
+//!    written behind the fence.
 //!
 //! A thread that has exited counts as one that met others at each later barrier of all threads, and
 //! at each later meeting of lanes that names it.
