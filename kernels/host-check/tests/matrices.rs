@@ -71,10 +71,11 @@ fn transposes_put_every_element_where_it_belongs() {
     }
 }
 
-const PRODUCTS: [[usize; 3]; 12] = [
+const PRODUCTS: [[usize; 3]; 13] = [
     [1, 1, 1],
     [32, 32, 16],
-    [33, 31, 17],
+    [32, 32, 32],
+    [33, 31, 33],
     [3, 5, 7],
     [17, 1, 40],
     [1, 33, 2],
