@@ -5,7 +5,7 @@
 
 use super::shadow::Record;
 use bytemuck::{fill_zeroes, zeroed_vec};
-use std::ops::{Deref, DerefMut};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most bytes that are kept for later launches.
@@ -14,22 +14,24 @@ const MOST_BYTES: usize = 64 << 20;
 const LEAST_BYTES: usize = 64 << 10;
 
 /// The memory that no launch uses.
-static SPARE: Mutex<Vec<Vec<Record>>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Vec<Vec<u32>>> = Mutex::new(Vec::new());
 
-fn spare() -> MutexGuard<'static, Vec<Vec<Record>>> {
+fn spare() -> MutexGuard<'static, Vec<Vec<u32>>> {
     SPARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn bytes(records: &Vec<Record>) -> usize {
-    records.capacity() * size_of::<Record>()
+fn bytes(records: &Vec<u32>) -> usize {
+    records.capacity() * size_of::<u32>()
 }
 
-/// Records, at first of no accesses.
+/// Records, at first of no accesses. Each of their three fields has a part of the memory for
+/// itself, so that loops over several records work on vectors.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Records(Vec<Record>);
+pub(super) struct Records(Vec<u32>);
 
 impl Records {
     pub(super) fn new(len: usize) -> Self {
+        let len = 3 * len;
         let mut spare = spare();
         let fits = spare.iter().enumerate().filter(|(_, records)| records.capacity() >= len);
         let Some((at, _)) = fits.min_by_key(|(_, records)| records.capacity()) else {
@@ -41,8 +43,46 @@ impl Records {
         drop(spare);
         records.truncate(len);
         fill_zeroes(&mut records);
-        records.resize(len, Record::default());
+        records.resize(len, 0);
         Records(records)
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len() / 3
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, at: usize) -> Record {
+        Record::of_fields(self.fields(at..at + 1).map(|field| field[0]))
+    }
+
+    #[inline(always)]
+    pub(super) fn set(&mut self, at: usize, record: Record) {
+        for (field, value) in self.fields_mut(at..at + 1).into_iter().zip(record.fields()) {
+            field[0] = value;
+        }
+    }
+
+    /// Returns the fields of some records, one after the other.
+    #[inline(always)]
+    pub(super) fn fields(&self, range: Range<usize>) -> [&[u32]; 3] {
+        let (times, others) = self.0.split_at(self.len());
+        let (blocks, rests) = others.split_at(self.len());
+        [times, blocks, rests].map(|field| &field[range.clone()])
+    }
+
+    #[inline(always)]
+    pub(super) fn fields_mut(&mut self, range: Range<usize>) -> [&mut [u32]; 3] {
+        let len = self.len();
+        let (times, others) = self.0.split_at_mut(len);
+        let (blocks, rests) = others.split_at_mut(len);
+        [times, blocks, rests].map(|field| &mut field[range.clone()])
     }
 }
 
@@ -60,22 +100,6 @@ impl Drop for Records {
     }
 }
 
-impl Deref for Records {
-    type Target = [Record];
-
-    #[inline(always)]
-    fn deref(&self) -> &[Record] {
-        &self.0
-    }
-}
-
-impl DerefMut for Records {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [Record] {
-        &mut self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::effect::Scope;
@@ -88,9 +112,10 @@ mod tests {
         for len in lens {
             let mut records = Records::new(len);
             assert_eq!(records.len(), len);
-            assert!(records.iter().all(|record| *record == Record::default()));
+            assert!((0..len).all(|at| records.get(at) == Record::default()));
             let by = Record::new(Thread { block: 1, number: 2 }, 3, Some(Scope::Device), 4).at(5, 0xf);
-            records.fill(by);
+            (0..len).for_each(|at| records.set(at, by));
+            assert!((0..len).all(|at| records.get(at) == by));
         }
     }
 }

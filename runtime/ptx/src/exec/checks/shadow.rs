@@ -3,11 +3,10 @@
 use super::super::effect::Scope;
 use super::order::{Thread, Time};
 use super::records::Records;
-use bytemuck::Zeroable;
 use std::ops::Range;
 
 /// An access that a word remembers. All zeros mean none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// The time, in the highest bit whether the access is strong, and in the one below whether its
     /// scope is the block.
@@ -36,6 +35,16 @@ impl Record {
             block: thread.block,
             rest: place.min(Self::FAR) << 14 | (thread.number & 0x3ff) << 4,
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn of_fields([time, block, rest]: [u32; 3]) -> Self {
+        Record { time, block, rest }
+    }
+
+    #[inline(always)]
+    pub(super) fn fields(self) -> [u32; 3] {
+        [self.time, self.block, self.rest]
     }
 
     /// Returns the same access of another lane of the warp, to these bytes of a word.
@@ -76,23 +85,32 @@ impl Record {
 
     #[inline(always)]
     pub(super) fn is_of_warp(self, other: Record) -> bool {
-        self.block == other.block && (self.rest ^ other.rest) & (0x1f << 9) == 0
+        (self.block == other.block) & ((self.rest ^ other.rest) & (0x1f << 9) == 0)
     }
 
     #[inline(always)]
     pub(super) fn is_of_thread(self, other: Record) -> bool {
-        self.block == other.block && (self.rest ^ other.rest) & (0x3ff << 4) == 0
+        (self.block == other.block) & ((self.rest ^ other.rest) & (0x3ff << 4) == 0)
     }
 
-    /// Replaces the last read of a word by one that follows, and the other one where needed.
+    /// Returns the last read of a word and the other one, after another read follows.
     #[inline(always)]
-    fn follow(&mut self, other: &mut Record, by: Record) {
-        let is_of_thread = self.is_of_thread(by);
-        let stays = is_of_thread | (self.bytes() == 0) | (other.bytes() != 0) & self.is_of_warp(by);
-        *other = if stays { *other } else { *self };
+    fn followed([last, other]: [Record; 2], by: Record) -> [Record; 2] {
+        let is_of_thread = last.is_of_thread(by);
+        let stays = is_of_thread | (last.bytes() == 0) | (other.bytes() != 0) & last.is_of_warp(by);
+        let other = if stays { other } else { last };
         // Reads of one thread at one time count as one.
-        let bytes = if is_of_thread & (self.time == by.time) { self.bytes() } else { 0 };
-        *self = Record { rest: by.rest | bytes, ..by };
+        let bytes = if is_of_thread & (last.time == by.time) { last.bytes() } else { 0 };
+        [Record { rest: by.rest | bytes, ..by }, other]
+    }
+
+    /// Returns the same after reads of several lanes of a warp follow, of which these are the first
+    /// and the last one.
+    #[inline(always)]
+    fn followed_by_lanes(reads: [Record; 2], first: Record, last: Record) -> [Record; 2] {
+        let [read, other] = Record::followed(reads, first);
+        // Each lane replaces the one before, which is kept if there is no other one.
+        [last, if other.bytes() == 0 { read } else { other }]
     }
 
     /// Returns whether the accesses touch the same bytes, and not both of them are strong for each
@@ -133,7 +151,7 @@ impl Words {
         by: Record,
         is_before: impl Fn(Record) -> bool,
     ) -> Option<Record> {
-        let write = self.writes[at];
+        let write = self.writes.get(at);
         if write.may_race(by) && !is_before(write) {
             return Some(write);
         }
@@ -144,47 +162,90 @@ impl Words {
     /// Notes a read.
     #[inline(always)]
     fn note_read(&mut self, at: usize, by: Record) {
-        if self.reads.is_empty() {
-            self.reads = Records::new(self.writes.len());
-        }
-        let last = &mut self.reads[at];
-        if last.bytes() != 0 && !last.is_of_thread(by) && self.others.is_empty() {
-            self.others = Records::new(self.writes.len());
-        }
-        last.follow(self.others.get_mut(at).unwrap_or(&mut Record::default()), by);
+        self.note_reads(at..at + 1, |_| by);
     }
 
     /// Notes a read of each of some words.
     #[inline(always)]
     pub(super) fn note_reads(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
-        if self.others.is_empty() {
-            words.enumerate().for_each(|(word, at)| self.note_read(at, by(word)));
+        self.change_reads(words, |word, reads| Record::followed(reads, by(word)));
+    }
+
+    /// Notes reads of several lanes of a warp, by the first and the last one that read each word.
+    #[inline(always)]
+    pub(super) fn note_reads_of_lanes(
+        &mut self,
+        words: Range<usize>,
+        first_and_last: impl Fn(usize) -> [Record; 2],
+    ) {
+        self.change_reads(words, |word, reads| {
+            let [first, last] = first_and_last(word);
+            Record::followed_by_lanes(reads, first, last)
+        });
+    }
+
+    /// Replaces the last read and the other one of each of some words.
+    #[inline(always)]
+    fn change_reads(&mut self, words: Range<usize>, change: impl Fn(usize, [Record; 2]) -> [Record; 2]) {
+        if self.reads.is_empty() {
+            self.reads = Records::new(self.writes.len());
+        }
+        if !self.others.is_empty() {
+            let [times, blocks, rests] = self.reads.fields_mut(words.clone());
+            let [other_times, other_blocks, other_rests] = self.others.fields_mut(words);
+            change_all(times, blocks, rests, other_times, other_blocks, other_rests, change);
             return;
         }
-        let reads = self.reads[words.clone()].iter_mut().zip(&mut self.others[words]);
-        reads.enumerate().for_each(|(word, (last, other))| last.follow(other, by(word)));
+        for (word, at) in words.enumerate() {
+            let other = if self.others.is_empty() { Record::default() } else { self.others.get(at) };
+            let [last, other] = change(word, [self.reads.get(at), other]);
+            if other.bytes() != 0 && self.others.is_empty() {
+                self.others = Records::new(self.writes.len());
+            }
+            self.reads.set(at, last);
+            if !self.others.is_empty() {
+                self.others.set(at, other);
+            }
+        }
     }
 
     /// Returns the last writes of some words.
     #[inline(always)]
-    pub(super) fn writes(&self, words: Range<usize>) -> &[Record] {
-        &self.writes[words]
+    pub(super) fn writes(&self, words: Range<usize>) -> impl Iterator<Item = Record> {
+        records(self.writes.fields(words))
     }
 
-    /// Returns the last reads of some words, and the other ones. Empty if no word has one.
+    /// Returns the last reads of some words and the other ones, as far as there are any.
     #[inline(always)]
-    pub(super) fn reads(&self, words: Range<usize>) -> [&[Record]; 2] {
-        [&self.reads, &self.others]
-            .map(|records| if records.is_empty() { &[] } else { &records[words.clone()] })
+    pub(super) fn reads(&self, words: Range<usize>) -> impl Iterator<Item = impl Iterator<Item = Record>> {
+        self.all_reads().map(move |reads| records(reads.fields(words.clone())))
+    }
+
+    /// The last reads and the other ones, as far as there are any.
+    #[inline(always)]
+    fn all_reads(&self) -> impl Iterator<Item = &Records> {
+        [&self.reads, &self.others].into_iter().filter(|reads| !reads.is_empty())
     }
 
     /// Notes a write.
     #[inline(always)]
     pub(super) fn note_write(&mut self, at: usize, by: Record) {
-        for read in [self.reads.get_mut(at), self.others.get_mut(at)].into_iter().flatten() {
-            read.rest &= !by.bytes();
+        self.note_writes(at..at + 1, |_| by);
+    }
+
+    /// Notes a write of each of some words. All are to the same bytes of a word.
+    #[inline(always)]
+    pub(super) fn note_writes(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
+        let bytes = by(0).bytes();
+        for reads in [&mut self.reads, &mut self.others].into_iter().filter(|reads| !reads.is_empty()) {
+            let [_, _, rests] = reads.fields_mut(words.clone());
+            rests.iter_mut().for_each(|rest| *rest &= !bytes);
         }
-        self.writes[at] = by;
+        for (which, field) in self.writes.fields_mut(words).into_iter().enumerate() {
+            for (word, value) in field.iter_mut().enumerate() {
+                *value = by(word).fields()[which];
+            }
+        }
     }
 
     /// Returns an access that a write races with, if there is one, and whether that is a write.
@@ -199,12 +260,41 @@ impl Words {
         is_silent: impl Fn(Record) -> bool,
         is_harmless: impl Fn(Record) -> bool,
     ) -> Option<(Record, bool)> {
-        let write = self.writes[at];
+        let write = self.writes.get(at);
         if write.may_race(by) && !is_before(write) && !is_silent(write) {
             return Some((write, true));
         }
-        let reads = [self.reads.get(at), self.others.get(at)].into_iter().flatten();
-        let racing = |read: &&Record| read.may_race(by) && !is_harmless(**read);
-        reads.into_iter().find(racing).map(|read| (*read, false))
+        let racing = |read: &Record| read.may_race(by) && !is_harmless(*read);
+        self.all_reads().map(|reads| reads.get(at)).find(racing).map(|read| (read, false))
+    }
+}
+
+#[inline(always)]
+fn records([times, blocks, rests]: [&[u32]; 3]) -> impl Iterator<Item = Record> {
+    times.iter().zip(blocks).zip(rests).map(|((time, block), rest)| Record::of_fields([*time, *block, *rest]))
+}
+
+/// Replaces pairs of records whose fields are in these slices, which have one length. They are
+/// parameters of their own, which tells the compiler that they do not overlap.
+#[inline(always)]
+fn change_all(
+    times: &mut [u32],
+    blocks: &mut [u32],
+    rests: &mut [u32],
+    other_times: &mut [u32],
+    other_blocks: &mut [u32],
+    other_rests: &mut [u32],
+    change: impl Fn(usize, [Record; 2]) -> [Record; 2],
+) {
+    let len = times.len();
+    let (blocks, rests) = (&mut blocks[..len], &mut rests[..len]);
+    let (other_times, other_blocks, other_rests) =
+        (&mut other_times[..len], &mut other_blocks[..len], &mut other_rests[..len]);
+    for word in 0..len {
+        let last = Record { time: times[word], block: blocks[word], rest: rests[word] };
+        let other = Record { time: other_times[word], block: other_blocks[word], rest: other_rests[word] };
+        let [last, other] = change(word, [last, other]);
+        (times[word], blocks[word], rests[word]) = (last.time, last.block, last.rest);
+        (other_times[word], other_blocks[word], other_rests[word]) = (other.time, other.block, other.rest);
     }
 }

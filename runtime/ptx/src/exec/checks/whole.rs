@@ -5,6 +5,7 @@
 //! rule orders every earlier access to its words ([`Weak::is_after`]). So there is nothing to
 //! report. Any other access is left to `compare`, with the records unchanged.
 
+use super::super::registers::LANES;
 use super::super::runs::{RUN, Runs};
 use super::compare::Known;
 use super::order::Time;
@@ -54,12 +55,14 @@ impl Weak {
         }
         if !known.words.is_empty() {
             let words = ends.map(|(from, to)| from as usize / 4..to as usize / 4);
-            let is_after = |(run, words): (usize, &Range<usize>)| self.is_after(run, words, known);
-            if !words.iter().enumerate().all(is_after) {
+            // The runs of a load may have all words in common, which are then looked at once.
+            let is_common = words[0] == words[1];
+            let runs = if is_common { &words[..1] } else { &words[..] };
+            if !runs.iter().enumerate().all(|(run, words)| self.is_after(run, words, known, is_common)) {
                 return false;
             }
-            for (run, words) in words.into_iter().enumerate() {
-                self.note_words(run, words, known.words);
+            for (run, words) in runs.iter().enumerate() {
+                self.note_words(run, words.clone(), known.words, is_common);
             }
         }
         if !self.is_load
@@ -75,46 +78,49 @@ impl Weak {
     fn of_word(&self, run: usize, word: usize) -> Record {
         // The size of an access is a power of two.
         let shift = self.bytes.trailing_zeros() - 2;
-        self.by.at(run * RUN + (word >> shift), 0xf)
+        // 32 bits, so that a vector holds as many of them as of the fields of records.
+        self.by.at(run * RUN + (word as u32 >> shift) as usize, 0xf)
     }
 
     /// Returns whether each earlier access to the words of a run that matters is of the same
     /// thread, or known by all lanes of the warp, or one of another cluster to shared memory of
-    /// its own.
+    /// its own. `is_common` tells whether the other run has the same words.
     #[inline(always)]
-    fn is_after(&self, run: usize, words: &Range<usize>, known: &Known<'_>) -> bool {
+    fn is_after(&self, run: usize, words: &Range<usize>, known: &Known<'_>, is_common: bool) -> bool {
+        let has_own_words = !self.runs.is_same && !is_common;
         let is_before = |earlier: Record, by: Record| {
             let is_of_block = earlier.block() == by.block();
             (earlier.bytes() == 0)
                 | (is_of_block & (earlier.time() < self.floor))
-                | (!self.blocks.contains(&earlier.block()) & known.is_own)
-                | (!self.runs.is_same & earlier.is_of_thread(by))
+                | (known.is_own & !self.blocks.contains(&earlier.block()))
+                | (has_own_words & earlier.is_of_thread(by))
         };
         let mut all = true;
-        for (at, write) in known.words.writes(words.clone()).iter().enumerate() {
-            all &= is_before(*write, self.of_word(run, at));
+        for (at, write) in known.words.writes(words.clone()).enumerate() {
+            all &= is_before(write, self.of_word(run, at));
         }
-        let reads = known.words.reads(words.clone()).into_iter().filter(|_| !self.is_load);
-        for reads in reads {
-            for (at, read) in reads.iter().enumerate() {
-                all &= is_before(*read, self.of_word(run, at));
+        if !self.is_load {
+            for reads in known.words.reads(words.clone()) {
+                for (at, read) in reads.enumerate() {
+                    all &= is_before(read, self.of_word(run, at));
+                }
             }
         }
         all
     }
 
     #[inline(always)]
-    fn note_words(&self, run: usize, words: Range<usize>, known: &mut Words) {
+    fn note_words(&self, run: usize, words: Range<usize>, known: &mut Words, is_common: bool) {
         if self.runs.is_same {
-            // After the second lane, each one replaces the one before.
-            for lane in [0, 1, RUN - 1] {
-                let by = self.by.at(run * RUN + lane, 0xf);
-                known.note_reads(words.clone(), |_| by);
-            }
+            let last = if is_common { LANES } else { (run + 1) * RUN } - 1;
+            let lanes = [run * RUN, last].map(|lane| self.by.at(lane, 0xf));
+            known.note_reads_of_lanes(words, |_| lanes);
+        } else if is_common {
+            known.note_reads_of_lanes(words, |word| [0, 1].map(|run| self.of_word(run, word)));
         } else if self.is_load {
             known.note_reads(words, |word| self.of_word(run, word));
         } else {
-            words.enumerate().for_each(|(word, at)| known.note_write(at, self.of_word(run, word)));
+            known.note_writes(words, |word| self.of_word(run, word));
         }
     }
 }

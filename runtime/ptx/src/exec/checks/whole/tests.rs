@@ -31,12 +31,13 @@ struct Step {
 fn step() -> impl Strategy<Value = Step> {
     let of = (0..FIRST, 0..FIRST, any::<bool>(), 0..3u32, any::<bool>());
     let by = (0..2u32, prop_oneof![4 => Just(BLOCK), 1 => Just(0)], 0..2u32, prop::bool::weighted(0.3));
-    (of, by, any::<bool>()).prop_map(|((first, second, is_same, words, is_load), by, follows)| {
+    // Where the second run starts: anywhere, behind the first one, or with it.
+    (of, by, 0..3u32).prop_map(|((first, second, is_same, words, is_load), by, position)| {
         let (warp, block, later, is_barrier) = by;
         let lane = 1 << words;
         let run = if is_same { lane } else { lane * RUN };
         let aligned = |start: usize| start / lane * lane;
-        let second = if follows { aligned(first) + run } else { second };
+        let second = [second, aligned(first) + run, first][position as usize];
         Step { starts: [first, second].map(aligned), is_same, words, is_load, warp, block, later, is_barrier }
     })
 }
