@@ -5,11 +5,12 @@
 // neither on tiles nor on the launch.
 //
 // A block of 256 threads takes a square tile of C. It goes through A and B in rounds of several
-// steps of k: the steps of a round are in shared memory, while those of the next one are loaded into
-// registers. A tile is 64 × 64, with 4 × 4 elements per thread and 16 steps per round. That makes 64
-// multiply-adds for eight 16-byte loads from shared memory, so arithmetic is the bound. If C has too
-// few such tiles for a device, a tile is 32 × 32, with 2 × 2 elements per thread and 32 steps per
-// round. In both, a thread takes 4 elements of A and of B to shared memory per round.
+// steps of k: the steps of a round are in shared memory, while those of the next one are loaded
+// into registers. A tile is 64 × 64, with 4 × 4 elements per thread and 16 steps per round. Four
+// steps take eight 16-byte loads from shared memory for 64 multiply-adds, so arithmetic is the
+// bound. If C has too few such tiles for a device, a tile is 32 × 32, with 2 × 2 elements per
+// thread and 32 steps per round. In both, a thread takes 4 elements of A and 4 of B to shared
+// memory per round.
 //
 // In smaller blocks each thread computes one element after the other, which is correct but slow.
 // The driver refuses larger blocks at launch, so that a thread can have the registers it needs.
@@ -42,10 +43,12 @@ __device__ __forceinline__ float* behind(float* element, u64 bytes) {
     return reinterpret_cast<float*>(reinterpret_cast<char*>(element) + bytes);
 }
 
-// Returns `value`, but hides from the compiler how it was computed. Otherwise the compiler would
-// compute it again in each round instead of keeping it in a register.
+// Returns `value`, but hides from NVRTC how it was computed. Otherwise NVRTC would compute it
+// again in each round instead of keeping it.
 __device__ __forceinline__ u64 kept(u64 value) {
+#ifdef __CUDA_ARCH__
     asm("" : "+l"(value));
+#endif
     return value;
 }
 
@@ -54,33 +57,35 @@ template <u32 EACH>
 struct Tiles {
     // The rows and columns of a tile of C, and the steps of k of a round.
     static constexpr u32 SIZE = GEMM_SIDE * EACH, DEPTH = 64 / EACH;
-    // In the tile of A, the steps of a row are next to each other. In the tile of B, the columns of
-    // a step are. The distances between rows and between steps are multiples of 16 bytes, for
-    // 16-byte loads. They are not multiples of all banks, so that a column of a tile is spread over
-    // 8 banks. Stores of a transposed A go to such columns.
+    // In the tile of A, the steps of a row are next to each other. In the tile of B, the columns
+    // of a step are. The distances between rows and between steps are multiples of 16 bytes, for
+    // 16-byte loads. A column of a tile is spread over 8 banks, which is the most that such
+    // distances allow. Only operands that are transposed are stored by columns.
     static constexpr u32 A_PITCH = DEPTH + 4, B_PITCH = SIZE + 4;
     static constexpr u32 A_LEN = SIZE * A_PITCH, LEN = A_LEN + DEPTH * B_PITCH;
 };
 
-// What a thread takes from one operand to shared memory: 4 elements in each round. The operand has
-// `lines` of k elements: rows of A, or columns of B.
+// The elements that a thread takes from one operand to shared memory: 4 in each round. The operand
+// has `lines` of k elements: rows of A, or columns of B.
 template <class TILES>
 struct Share {
     static constexpr u32 LEN = 4;
 
     const float* operand;
-    u64 lines, per_line, per_step; // and the elements from a line to the next, from a step to the next
-    u32 line, step;                // of the thread's first element, in the tile and the round
-    u32 more_lines, more_steps;    // from each of its elements to the next
-    // The same in bytes, so that an address takes one addition: from each element to the next and
-    // from a round to the next in memory, and to the first element and from each to the next in the
-    // tile.
-    u64 next_in_memory, next_round, first_in_tile, next_in_tile;
+    u64 lines;
+    u64 per_line, per_step;     // elements from a line to the next, and from a step to the next
+    u32 line, step;             // the place of the thread's first element in the tile
+    u32 more_lines, more_steps; // from each of its elements to the next
+    // Bytes, computed once, so that a round mostly adds.
+    u64 next_in_memory; // from each element to the next
+    u64 next_round;     // from the first element of a round to that of the next
+    u64 first_in_tile;  // the offset of the first element
+    u64 next_in_tile;   // from each element to the next
     const float* first; // the first element of the next round
     u32 tile_lines;     // the lines of the tile that exist
 
-    // If `lines_are_rows`, a line is a row in memory, otherwise a column. Neighbouring threads take
-    // neighbouring elements, so that the loads of a warp coalesce.
+    // If `lines_are_rows`, a line is a row in memory, otherwise a column. Neighbouring threads
+    // take neighbouring elements, so that the loads of a warp coalesce.
     __device__ __forceinline__ Share(const float* operand, u64 lines, u64 k, bool lines_are_rows, u32 tile_per_line,
                                      u32 tile_per_step)
         : operand(operand), lines(lines) {
@@ -103,8 +108,8 @@ struct Share {
         tile_lines = u32(lines - from < TILES::SIZE ? lines - from : TILES::SIZE);
     }
 
-    // Loads the elements of the next round, in which `steps` steps of k are left. Those that do not
-    // exist are 0, unless `all_exist`.
+    // Loads the elements of the next round, before which `steps` steps of k are left. Those that
+    // do not exist are 0, unless `all_exist`.
     __device__ __forceinline__ void load(bool all_exist, u64 steps, float (&elements)[LEN]) {
         const float* at = first;
 #pragma unroll
@@ -189,7 +194,7 @@ __device__ __forceinline__ void gemm_by_tiles(const Matrix& a, const Matrix& b, 
         of_b.start(left);
         // In rounds before this step, all elements exist.
         const u64 whole = of_a.tile_lines == SIZE && of_b.tile_lines == SIZE ? k / DEPTH * DEPTH : 0;
-        float next_a[of_a.LEN], next_b[of_b.LEN];
+        float next_a[Share<T>::LEN], next_b[Share<T>::LEN];
         of_a.load(whole > 0, k, next_a);
         of_b.load(whole > 0, k, next_b);
         for (u64 step = 0; step < k; step += DEPTH) {

@@ -85,7 +85,7 @@ const PRODUCTS: [[usize; 3]; 13] = [
     [0, 4, 2],
     [4, 0, 3],
     // 143 tiles of 64 × 64.
-    [700, 770, 19],
+    [700, 770, 35],
 ];
 
 /// Returns the transpose of the row-major `rows` × `cols` matrix `x`.
@@ -157,7 +157,7 @@ fn the_bits_of_a_layer_do_not_depend_on_tiles() {
 
 #[test]
 fn products_with_nan_and_infinities_have_them_where_the_twin_has() {
-    let [m, n, k] = [40, 35, 18];
+    let [m, n, k] = [40, 35, 40];
     let (mut a, b) = (plain(m * k, 1), plain(k * n, 2));
     for (i, value) in [(5, f32::NAN), (100, f32::INFINITY), (399, f32::NEG_INFINITY)] {
         a[i] = value;

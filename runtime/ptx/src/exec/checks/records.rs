@@ -69,19 +69,19 @@ impl Records {
         }
     }
 
-    /// Returns the fields of some records, one after the other.
+    /// Returns the times, the blocks and the rests of some records.
     #[inline(always)]
     pub(super) fn fields(&self, range: Range<usize>) -> [&[u32]; 3] {
-        let (times, others) = self.0.split_at(self.len());
-        let (blocks, rests) = others.split_at(self.len());
+        let (times, behind) = self.0.split_at(self.len());
+        let (blocks, rests) = behind.split_at(self.len());
         [times, blocks, rests].map(|field| &field[range.clone()])
     }
 
     #[inline(always)]
     pub(super) fn fields_mut(&mut self, range: Range<usize>) -> [&mut [u32]; 3] {
         let len = self.len();
-        let (times, others) = self.0.split_at_mut(len);
-        let (blocks, rests) = others.split_at_mut(len);
+        let (times, behind) = self.0.split_at_mut(len);
+        let (blocks, rests) = behind.split_at_mut(len);
         [times, blocks, rests].map(|field| &mut field[range.clone()])
     }
 }

@@ -93,7 +93,7 @@ impl Record {
         (self.block == other.block) & ((self.rest ^ other.rest) & (0x3ff << 4) == 0)
     }
 
-    /// Returns the last read of a word and the other one, after another read follows.
+    /// Returns the last read of a word and the other one, after one more read.
     #[inline(always)]
     fn followed([last, other]: [Record; 2], by: Record) -> [Record; 2] {
         let is_of_thread = last.is_of_thread(by);
@@ -104,8 +104,8 @@ impl Record {
         [Record { rest: by.rest | bytes, ..by }, other]
     }
 
-    /// Returns the same after reads of several lanes of a warp follow, of which these are the first
-    /// and the last one.
+    /// Returns the last read of a word and the other one, after several lanes of a warp have read
+    /// all bytes of it at one time. `first` and `last` are of two lanes.
     #[inline(always)]
     fn followed_by_lanes(reads: [Record; 2], first: Record, last: Record) -> [Record; 2] {
         let [read, other] = Record::followed(reads, first);
@@ -171,7 +171,8 @@ impl Words {
         self.change_reads(words, |word, reads| Record::followed(reads, by(word)));
     }
 
-    /// Notes reads of several lanes of a warp, by the first and the last one that read each word.
+    /// Notes that several lanes of a warp read all bytes of each of some words, by the first and the
+    /// last of these lanes.
     #[inline(always)]
     pub(super) fn note_reads_of_lanes(
         &mut self,
@@ -212,16 +213,16 @@ impl Words {
     /// Returns the last writes of some words.
     #[inline(always)]
     pub(super) fn writes(&self, words: Range<usize>) -> impl Iterator<Item = Record> {
-        records(self.writes.fields(words))
+        of_fields(self.writes.fields(words))
     }
 
     /// Returns the last reads of some words and the other ones, as far as there are any.
     #[inline(always)]
     pub(super) fn reads(&self, words: Range<usize>) -> impl Iterator<Item = impl Iterator<Item = Record>> {
-        self.all_reads().map(move |reads| records(reads.fields(words.clone())))
+        self.all_reads().map(move |reads| of_fields(reads.fields(words.clone())))
     }
 
-    /// The last reads and the other ones, as far as there are any.
+    /// Returns the last reads and the other ones of all words, as far as there are any.
     #[inline(always)]
     fn all_reads(&self) -> impl Iterator<Item = &Records> {
         [&self.reads, &self.others].into_iter().filter(|reads| !reads.is_empty())
@@ -269,8 +270,9 @@ impl Words {
     }
 }
 
+/// Returns the records that have these fields.
 #[inline(always)]
-fn records([times, blocks, rests]: [&[u32]; 3]) -> impl Iterator<Item = Record> {
+fn of_fields([times, blocks, rests]: [&[u32]; 3]) -> impl Iterator<Item = Record> {
     times.iter().zip(blocks).zip(rests).map(|((time, block), rest)| Record::of_fields([*time, *block, *rest]))
 }
 

@@ -57,11 +57,11 @@ impl Weak {
             let words = ends.map(|(from, to)| from as usize / 4..to as usize / 4);
             // The runs of a load may have all words in common, which are then looked at once.
             let is_common = words[0] == words[1];
-            let runs = if is_common { &words[..1] } else { &words[..] };
-            if !runs.iter().enumerate().all(|(run, words)| self.is_after(run, words, known, is_common)) {
+            let words = if is_common { &words[..1] } else { &words[..] };
+            if !words.iter().enumerate().all(|(run, words)| self.is_after(run, words, known, is_common)) {
                 return false;
             }
-            for (run, words) in runs.iter().enumerate() {
+            for (run, words) in words.iter().enumerate() {
                 self.note_words(run, words.clone(), known.words, is_common);
             }
         }
@@ -109,11 +109,12 @@ impl Weak {
         all
     }
 
+    /// Notes the access to the words of a run, or of both runs.
     #[inline(always)]
     fn note_words(&self, run: usize, words: Range<usize>, known: &mut Words, is_common: bool) {
         if self.runs.is_same {
-            let last = if is_common { LANES } else { (run + 1) * RUN } - 1;
-            let lanes = [run * RUN, last].map(|lane| self.by.at(lane, 0xf));
+            let end = if is_common { LANES } else { (run + 1) * RUN };
+            let lanes = [run * RUN, end - 1].map(|lane| self.by.at(lane, 0xf));
             known.note_reads_of_lanes(words, |_| lanes);
         } else if is_common {
             known.note_reads_of_lanes(words, |word| [0, 1].map(|run| self.of_word(run, word)));

@@ -3,7 +3,6 @@
 use super::super::bits::Bits;
 use super::super::order::Thread;
 use super::*;
-use crate::exec::registers::LANES;
 use proptest::prelude::*;
 
 /// The words of the memory: enough for two runs of the largest accesses.
@@ -31,7 +30,7 @@ struct Step {
 fn step() -> impl Strategy<Value = Step> {
     let of = (0..FIRST, 0..FIRST, any::<bool>(), 0..3u32, any::<bool>());
     let by = (0..2u32, prop_oneof![4 => Just(BLOCK), 1 => Just(0)], 0..2u32, prop::bool::weighted(0.3));
-    // Where the second run starts: anywhere, behind the first one, or with it.
+    // The second run starts anywhere, behind the first one, or with it.
     (of, by, 0..3u32).prop_map(|((first, second, is_same, words, is_load), by, position)| {
         let (warp, block, later, is_barrier) = by;
         let lane = 1 << words;
