@@ -291,7 +291,7 @@ fn memory_behind_pointers_is_declared() {
     assert_eq!(stream.read(&to).blocking_wait().unwrap(), [7]);
     let beyond = follow(address + 4, &to).reads(&from);
     let (error, _) = fault(&stream, beyond, LaunchConfig::linear(1, 1));
-    says(&error, ErrorKind::Fault, &["which is element 1 of buffer 0 of reads, and it has 1 elements"]);
+    says(&error, ErrorKind::Fault, &["which is element 1 of buffer 0 of reads, and it has 1 element"]);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn overrun_is_refused(stream: &Stream, x: &Buffer<f32>, y: &Buffer<f32>, beyond:
     stream.fill(y, 1.0).queued().unwrap();
     let element = x.len() as u32 + beyond - 1;
     let (error, _) = fault(stream, touch(element, x, y), LaunchConfig::linear(1, 1));
-    let text = format!("which is element {element} of x, and it has {} elements", x.len());
+    let text = format!("which is element {element} of x, and it has {} element", x.len());
     says(&error, ErrorKind::Fault, &[&text]);
 }
 

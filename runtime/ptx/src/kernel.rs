@@ -1,7 +1,7 @@
 //! Modules, kernels and launches, as users of this crate see them.
 
 use crate::checks::Checks;
-use crate::exec::clusters::{Cluster, Clusters, MOST_BLOCKS, OFFSET_BITS};
+use crate::exec::clusters::{Cluster, Clusters, MOST_BLOCKS, MOST_SHARED_BYTES};
 use crate::exec::code::Code;
 use crate::exec::context::Launch as Shared;
 use crate::exec::fault::Fault;
@@ -218,9 +218,6 @@ pub enum Memory {
 /// Capability": the same for all GPUs.
 const MOST_THREADS: u64 = 1024;
 
-/// The most bytes of shared memory of a block, of which GPUs have less.
-const MOST_SHARED_BYTES: u32 = 1 << OFFSET_BITS;
-
 impl Kernel {
     /// Returns the name.
     pub fn name(&self) -> &str {
@@ -298,7 +295,7 @@ impl Kernel {
     /// started then do not run.
     ///
     /// # Panics
-    /// If the grid or the block has no threads, if the block has more than 1 024 threads or 16 MiB
+    /// If the grid or the block has no threads, if the block has more than 1 024 threads or 8 MiB
     /// of shared memory, if [`cluster_of`](Self::cluster_of) refuses the clusters, or if `params`
     /// is too short.
     ///

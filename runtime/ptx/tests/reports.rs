@@ -48,13 +48,21 @@ fn an_array_of_a_module_is_counted_in_the_elements_of_the_access() {
 }
 
 #[test]
+fn an_overrun_of_an_array_of_a_module_lands_in_no_other_one() {
+    let arrays: String = (0..8).map(|array| format!(".global .align 4 .b8 a{array}[4000];\n")).collect();
+    for (array, byte) in (0..8).flat_map(|array| (4000..4512).step_by(16).map(move |byte| (array, byte))) {
+        run(&arrays, &format!("ld.global.u32 %r, [a{array}+{byte}];")).unwrap_err();
+    }
+}
+
+#[test]
 fn an_operand_is_counted_in_its_own_elements() {
     fails(
         "",
         "ld.global.u64 %p, [%x+64];",
         "which is element 16 of x, and it has 16 elements; mend the index",
     );
-    fails("", "ld.global.u32 %r, [%x-4];", "1 elements before x, which has 16 elements; mend the index");
+    fails("", "ld.global.u32 %r, [%x-4];", "1 element before x, which has 16 elements; mend the index");
 }
 
 #[test]
@@ -97,7 +105,7 @@ fn an_access_outside_of_shared_memory_names_the_nearest_variable() {
     fails(variables, &body("80"), &at(64, "tile", 64));
     fails(variables, &body("1000"), &at(984, "tile", 64));
     fails(variables, &body("-4"), &at(-4, "first", 16));
-    let none = "at offset 64 of shared memory, and the block has 0; mend the index, or launch with more shared memory";
+    let none = "at offset 64 of shared memory, and the block has 0 bytes; mend the index, or launch with more shared memory";
     fails("", "st.shared.u32 [64], 1;", none);
 }
 

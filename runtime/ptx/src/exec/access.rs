@@ -10,6 +10,7 @@ use super::lanes::Loops;
 use super::memory::{Access, Element, extent, misaligned};
 use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
+use super::resolve::elsewhere;
 use super::runs::{self, RUN, Runs, Vectors, load_run, store_run};
 use super::warp::Lanes;
 
@@ -94,159 +95,17 @@ pub(crate) fn addresses(
     misplaced(lanes, mask, bytes, &of)
 }
 
-/// Resolves addresses in local memory and in memory of several kinds, and finds those that may not
-/// be accessed.
-#[inline(never)]
-fn elsewhere(
-    lanes: &mut Lanes,
-    op: &Op,
-    mask: Mask,
-    context: &Context<'_>,
-    bytes: u64,
-    access: Access,
-    mut of: [u64; LANES],
-) -> Option<[u64; LANES]> {
-    let ends = |address: u64| address.saturating_add(bytes);
-    let fault = match op.window {
-        Window::Global => global(&mut of, mask, context, bytes, access),
-        Window::Generic => generic(lanes, &mut of, mask, context, bytes, access),
-        Window::Shared | Window::Cluster => {
-            let (cluster, len_bytes) = (context.cluster, context.launch.shared_bytes.into());
-            let is_own = op.window == Window::Shared;
-            let mut fault = None;
-            for_each_lane(mask, |lane| {
-                let offset = of[lane];
-                let found = match cluster.parts(offset) {
-                    (rank, _) if is_own && rank != cluster.rank => {
-                        Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None })
-                    }
-                    _ => cluster.resolve(offset, bytes, access, len_bytes),
-                };
-                match found {
-                    Ok(address) => of[lane] = address,
-                    Err(kind) => fault = fault.take().or(Some((lane, kind))),
-                }
-            });
-            fault
-        }
-        Window::Param => first(mask, |lane| ends(of[lane]) > context.launch.params().1).map(|lane| {
-            (
-                lane,
-                FaultKind::OutOfBounds {
-                    address: of[lane],
-                    bytes,
-                    access,
-                    nearest: None,
-                    calls_malloc: false,
-                },
-            )
-        }),
-        Window::Local | Window::Frame => {
-            let len_bytes = lanes.local_bytes;
-            let frame = if op.window == Window::Frame { lanes.frame } else { 0 };
-            for address in &mut of {
-                *address = address.wrapping_add(frame);
-            }
-            let fault = first(mask, |lane| ends(of[lane]) > len_bytes)
-                .map(|lane| (lane, FaultKind::OutOfLocal { offset: of[lane], bytes, access, len_bytes }));
-            let start = lanes.local_of(0);
-            for (lane, address) in of.iter_mut().enumerate() {
-                *address = address.wrapping_add(start + lane as u64 * lanes.local_stride);
-            }
-            fault
-        }
-    };
-    if let Some((lane, kind)) = fault {
-        lanes.fail(lane, kind);
-        return None;
-    }
-    match misaligned(&of, mask, bytes) {
-        None => Some(of),
-        Some(_) => misplaced(lanes, mask, bytes, &of),
-    }
-}
-
 /// Notes the fault of an address that is not a multiple of the size of the access.
 #[cold]
-fn misplaced(lanes: &mut Lanes, mask: Mask, bytes: u64, of: &[u64; LANES]) -> Option<[u64; LANES]> {
+pub(super) fn misplaced(
+    lanes: &mut Lanes,
+    mask: Mask,
+    bytes: u64,
+    of: &[u64; LANES],
+) -> Option<[u64; LANES]> {
     let lane = misaligned(of, mask, bytes)?;
     lanes.fail(lane, FaultKind::Misaligned { address: of[lane], bytes });
     None
-}
-
-/// Returns the first lane of a mask that satisfies `is_it`.
-fn first(mask: Mask, is_it: impl Fn(usize) -> bool) -> Option<usize> {
-    (0..LANES).find(|lane| mask >> lane & 1 == 1 && is_it(*lane))
-}
-
-/// Replaces the address of each lane by that of the host. Returns the first lane that may not
-/// access its own.
-#[cold]
-fn global(
-    addresses: &mut [u64; LANES],
-    mask: Mask,
-    context: &Context<'_>,
-    bytes: u64,
-    access: Access,
-) -> Option<(usize, FaultKind)> {
-    let regions = &context.launch.regions;
-    let mut found = None;
-    for_each_lane(mask, |lane| {
-        let address = addresses[lane];
-        match regions.distance(address, address.saturating_add(bytes), access) {
-            Some(distance) => addresses[lane] = address.wrapping_add(distance),
-            None if found.is_none() => found = Some((lane, regions.refusal(address, bytes, access))),
-            None => {}
-        }
-    });
-    found
-}
-
-/// Does the same for addresses in memory of any kind.
-fn generic(
-    lanes: &Lanes,
-    addresses: &mut [u64; LANES],
-    mask: Mask,
-    context: &Context<'_>,
-    bytes: u64,
-    access: Access,
-) -> Option<(usize, FaultKind)> {
-    let regions = &context.launch.regions;
-    let (from, to) = extent(addresses, mask, bytes);
-    let shared = (context.shared, context.shared + u64::from(context.launch.shared_bytes));
-    if shared.0 <= from && to <= shared.1 {
-        return None;
-    }
-    let (params, len) = context.launch.params();
-    let mut found = None;
-    for_each_lane(mask, |lane| {
-        let (address, end) = (addresses[lane], addresses[lane].saturating_add(bytes));
-        let local = lanes.local_of(lane);
-        let is_within = |from: u64, to: u64| from <= address && end <= to;
-        let is_own = is_within(shared.0, shared.1)
-            || is_within(local, local + lanes.local_bytes)
-            || access == Access::Read && is_within(params, params + len);
-        if is_own {
-            return;
-        }
-        if let Some((rank, offset)) = context.cluster.place(address)
-            && offset.saturating_add(bytes) <= shared.1 - shared.0
-        {
-            if let Some(kind) = context.cluster.refusal(rank) {
-                found = found.take().or(Some((lane, kind)));
-            }
-            return;
-        }
-        match regions.distance(address, end, access) {
-            Some(distance) => addresses[lane] = address.wrapping_add(distance),
-            None if found.is_none() => {
-                let missing = context.cluster.missing(address);
-                found = Some((lane, missing.unwrap_or_else(|| regions.refusal(address, bytes, access))));
-            }
-            None => {}
-        }
-    });
-    found
 }
 
 /// Loads `N` elements of type `T` into registers of cells `D`.

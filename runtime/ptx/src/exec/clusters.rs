@@ -92,10 +92,18 @@ pub(crate) struct ClusterMemory {
     exited: u32,
 }
 
-/// The number of bits of an offset in the shared memory of a block.
-pub(crate) const OFFSET_BITS: u32 = 24;
+/// The number of bits of an offset in the shared memory of a block, with a sign.
+const OFFSET_BITS: u32 = 24;
+/// The most bytes of shared memory of a block, of which GPUs have less.
+pub(crate) const MOST_SHARED_BYTES: u32 = 1 << (OFFSET_BITS - 1);
 /// The bytes between the shared memory of two blocks, at least.
 pub(crate) const GAP: u64 = 512;
+/// The bytes around the shared memory of a cluster that nothing uses. So an address that misses it by
+/// half of them is nearer to it than to any other memory.
+const MARGIN: u64 = 8192;
+/// The most bytes by which a wrong index misses the shared memory of a block: about the most that a
+/// block can have. CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+const NEAR: u64 = 256 << 10;
 /// The number of a block that stands for all larger ones. Addresses with a larger number are those
 /// of the own block with a negative offset.
 const MOST_RANK: u32 = 126;
@@ -150,9 +158,9 @@ impl ClusterMemory {
 
     /// Returns the block and the offset of an address in `.shared::cluster`.
     pub(crate) fn parts(self, address: u64) -> (u32, u64) {
-        match address >> OFFSET_BITS {
+        match upper_part(address) {
             upper if (1..=u64::from(MOST_RANK + 1)).contains(&upper) => {
-                (upper as u32 - 1, address & ((1 << OFFSET_BITS) - 1))
+                (upper as u32 - 1, address.wrapping_sub(upper << OFFSET_BITS))
             }
             _ => (self.rank, address),
         }
@@ -177,10 +185,33 @@ impl ClusterMemory {
         match self.refusal(rank) {
             Some(kind) => Err(kind),
             None if offset.saturating_add(bytes) > len_bytes => {
-                Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None })
+                let block = (rank != self.rank).then_some(rank);
+                Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None, block })
             }
             None => Ok(self.of(rank) + offset),
         }
+    }
+
+    /// Describes an access to a generic address in no memory as one that misses the shared memory of
+    /// a block, if no other memory is nearer than that. The nearest other one is `others` bytes away.
+    pub(crate) fn missed(
+        self,
+        address: u64,
+        bytes: u64,
+        access: Access,
+        len_bytes: u64,
+        others: Option<u64>,
+    ) -> Option<FaultKind> {
+        let apart = |rank: &u32| {
+            let (start, end) = (self.of(*rank), self.of(*rank) + len_bytes);
+            if address < start { start - address } else { address.saturating_sub(end) }
+        };
+        let rank = (0..self.blocks).min_by_key(apart)?;
+        let most = NEAR.min(others.unwrap_or(NEAR));
+        (len_bytes > 0 && apart(&rank) <= most).then(|| {
+            let (offset, block) = (address.wrapping_sub(self.of(rank)), (rank != self.rank).then_some(rank));
+            FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None, block }
+        })
     }
 
     /// Returns what is wrong with an access to the shared memory of a block.
@@ -193,11 +224,20 @@ impl ClusterMemory {
     }
 }
 
+/// Returns the upper part of an address in `.shared::cluster`: 0 for one of the own block. An offset
+/// may be negative.
+pub(crate) fn upper_part(address: u64) -> u64 {
+    address.wrapping_add(MOST_SHARED_BYTES.into()) >> OFFSET_BITS
+}
+
 /// A cluster that has started.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     blocks: Vec<Block>,
+    /// The shared memory of the blocks, with margins.
     shared: Aligned,
+    /// The bytes of each margin.
+    margin: u64,
     /// The bytes from the shared memory of a block to that of the next one.
     stride: u64,
     /// The state of its checks, while it does not run.
@@ -207,9 +247,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(launch: &Launch<'_>) -> Self {
         let stride = launch.shared_stride();
-        let shared = Aligned::new(stride * u64::from(launch.clusters.blocks()), launch.code.shared_align);
+        let align = launch.code.shared_align;
+        let margin = if launch.shared_bytes == 0 { 0 } else { MARGIN.next_multiple_of(align) };
+        let shared = Aligned::new(stride * u64::from(launch.clusters.blocks()) + 2 * margin, align);
         let blocks = (0..launch.clusters.blocks()).map(|_| Block::new(launch)).collect();
-        let mut cluster = Cluster { blocks, shared, stride, checked: None };
+        let mut cluster = Cluster { blocks, shared, margin, stride, checked: None };
         cluster.prepare_launch(launch);
         cluster
     }
@@ -222,7 +264,7 @@ impl Cluster {
     }
 
     fn memory(&self, rank: usize) -> ClusterMemory {
-        let (blocks, start) = (self.blocks.len() as u32, self.shared.start());
+        let (blocks, start) = (self.blocks.len() as u32, self.shared.start() + self.margin);
         ClusterMemory { rank: rank as u32, blocks, start, stride: self.stride, exited: 0 }
     }
 

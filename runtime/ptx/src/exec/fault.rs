@@ -47,10 +47,10 @@ pub struct SharedVariable {
 
 impl SharedVariable {
     /// Writes the place of an offset outside of shared memory, as seen from the variable.
-    fn locate(&self, f: &mut fmt::Formatter<'_>, offset: u64) -> fmt::Result {
+    fn locate(&self, f: &mut fmt::Formatter<'_>, offset: u64, block: &str) -> fmt::Result {
         let (name, len) = (short(&self.name), self.len_bytes);
         let byte = signed(offset) - self.start as i64;
-        write!(f, "byte {byte} of the shared variable {name}, which has {len} bytes; mend the index")
+        write!(f, "byte {byte} of the shared variable {name}{block}, which has {len} bytes; mend the index")
     }
 }
 
@@ -98,6 +98,8 @@ pub enum FaultKind {
         len_bytes: u64,
         /// The variable that is nearest to it, if the block has no dynamic shared memory.
         variable: Option<SharedVariable>,
+        /// The number in the cluster of the block, if it is not that of the thread.
+        block: Option<u32>,
     },
     /// An access outside of the local memory of the thread.
     OutOfLocal {
@@ -313,16 +315,19 @@ impl fmt::Display for FaultKind {
                      declare {name} as written"
                 )
             }
-            FaultKind::OutOfShared { offset, bytes, access, variable: Some(variable), .. } => {
+            FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable, block } => {
                 write!(f, "it {} {bytes} bytes at ", verb(*access))?;
-                variable.locate(f, *offset)
+                let block = block.map_or(String::new(), |rank| format!(" of block {rank} of its cluster"));
+                match variable {
+                    Some(variable) => variable.locate(f, *offset, &block),
+                    None => write!(
+                        f,
+                        "offset {} of shared memory{block}, and the block has {len_bytes} bytes; mend the index, \
+                         or launch with more shared memory",
+                        signed(*offset)
+                    ),
+                }
             }
-            FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None } => write!(
-                f,
-                "it {} {bytes} bytes at offset {offset} of shared memory, and the block has {len_bytes}; \
-                 mend the index, or launch with more shared memory",
-                verb(*access)
-            ),
             FaultKind::OutOfLocal { offset, bytes, access, len_bytes } => write!(
                 f,
                 "it {} {bytes} bytes at offset {offset} of local memory, and the thread has {len_bytes}; \
@@ -397,11 +402,17 @@ impl fmt::Display for FaultKind {
                 write!(f, "it branches to target {index} of a list of {len}")
             }
             FaultKind::Race(race) => race.fmt(f),
-            FaultKind::Uninitialised { place, bytes } => write!(
-                f,
-                "it reads {bytes} bytes at {place}, which nothing has written yet; write them first, put a barrier between \
-                 the write and this read, or mend the index"
-            ),
+            FaultKind::Uninitialised { place, bytes } => {
+                let barrier = match place {
+                    Place::Shared { block: Some(_), .. } => "the barrier of the cluster (cluster.sync())",
+                    _ => "a barrier",
+                };
+                write!(
+                    f,
+                    "it reads {bytes} bytes at {place}, which nothing has written yet; write them first, put \
+                     {barrier} between the write and this read, or mend the index"
+                )
+            }
             FaultKind::NotWritten { region, element, bytes } => {
                 let (name, len) = (&region.name, region.len_bytes);
                 write!(
@@ -454,11 +465,15 @@ fn elements_from(region: &Region, address: u64, bytes: u64) -> (u64, u64) {
 
 /// Says where an address lies outside of the region that is nearest to it.
 fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64, bytes: u64) -> fmt::Result {
-    let (name, len) = (&region.name, region.len_bytes / element_bytes(region, bytes));
+    let (name, len) = (&region.name, elements(region.len_bytes / element_bytes(region, bytes)));
     let (before, index) = elements_from(region, address, bytes);
     if before > 0 {
-        write!(f, "{before} elements before {name}, which has {len} elements; mend the index")
+        write!(f, "{} before {name}, which has {len}; mend the index", elements(before))
     } else {
-        write!(f, "which is element {index} of {name}, and it has {len} elements; mend the index")
+        write!(f, "which is element {index} of {name}, and it has {len}; mend the index")
     }
+}
+
+fn elements(number: u64) -> String {
+    if number == 1 { "1 element".to_owned() } else { format!("{number} elements") }
 }

@@ -81,6 +81,12 @@ impl Region {
     fn has(&self, from: u64, to: u64) -> bool {
         self.start <= from && to - self.start <= self.len_bytes
     }
+
+    /// Returns the bytes between an address and this memory.
+    pub(crate) fn apart(&self, address: u64) -> u64 {
+        let end = self.start + self.len_bytes;
+        if address < self.start { self.start - address } else { address.saturating_sub(end) }
+    }
 }
 
 /// A kind of access.
@@ -172,14 +178,10 @@ impl Regions {
         if let Some(region) = self.regions.iter().find(|region| region.has(address, to)) {
             return FaultKind::ReadOnly { region: region.clone(), address, bytes };
         }
-        let apart = |region: &Region, address: u64| {
-            let end = region.start + region.len_bytes;
-            if address < region.start { region.start - address } else { address.saturating_sub(end) }
-        };
         // An index of 32 bits that falls below 0 wraps.
         let distance = |region: &&Region| {
             let unwrapped = address.wrapping_sub(u64::from(region.element_bytes) << 32);
-            apart(region, address).min(apart(region, unwrapped))
+            region.apart(address).min(region.apart(unwrapped))
         };
         let in_space = self.space.as_ref().and_then(|space| space.nearest(address, bytes));
         let nearest = self.regions.iter().chain(&in_space).min_by_key(distance).cloned();

@@ -29,6 +29,7 @@ pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod print;
 pub(crate) mod registers;
+mod resolve;
 mod runs;
 mod schedule;
 pub(crate) mod select;

@@ -2,7 +2,7 @@
 //! `isspacep`, and the addresses of variables.
 
 use super::access::{Base, Window};
-use super::clusters::OFFSET_BITS;
+use super::clusters::upper_part;
 use super::context::Context;
 use super::op::{Flow, Op};
 use super::registers::{Cell, LANES, Mask, for_each_lane};
@@ -15,7 +15,7 @@ pub(crate) fn to_generic(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Conte
         Base::Narrow => lanes.registers.get::<u32>(op.a).map(|a| u64::from(a).wrapping_add(op.extra)),
         Base::Wide => lanes.registers.get::<u64>(op.a).map(|a| a.wrapping_add(op.extra)),
     };
-    let is_mapped = || offsets.iter().any(|offset| offset >> OFFSET_BITS != 0);
+    let is_mapped = || offsets.iter().any(|offset| upper_part(*offset) != 0);
     if let Window::Shared | Window::Cluster = op.window
         && is_mapped()
     {

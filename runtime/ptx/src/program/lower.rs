@@ -7,6 +7,7 @@ use super::labels::Labels;
 use super::names::{Meaning, Names, Register};
 use super::sharing::share_rows;
 use super::variables::{Variables, layout_of};
+use crate::exec::clusters::MOST_SHARED_BYTES;
 use crate::exec::code::{Code, Function, Line};
 use crate::exec::control;
 use crate::exec::dependence::Fields;
@@ -365,7 +366,7 @@ impl<'m> Lowering<'m> {
         let (size, align) = layout_of(variable)?;
         let offset = u64::from(self.code.shared_bytes).next_multiple_of(align);
         let end = offset + size;
-        if end > 1 << 24 {
+        if end > MOST_SHARED_BYTES.into() {
             return Err(self.error(format!("{} needs too much shared memory", variable.name)));
         }
         self.code.shared_bytes = end as u32;

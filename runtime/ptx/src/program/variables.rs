@@ -6,6 +6,9 @@ use crate::text::{Init, Linkage, Module, Number, Space, Variable};
 
 /// The most bytes that the variables of a module may have.
 const MOST_BYTES: u64 = 1 << 30;
+/// The bytes behind each variable that nothing uses, so that an overrun does not land in another
+/// one.
+const GAP: u64 = 512;
 
 /// The memory of the variables of a module.
 ///
@@ -96,8 +99,7 @@ impl Variables {
             };
             blocks.push(Block {
                 name: variable.name.to_owned(),
-                // A variable of no bytes has an address too.
-                memory: vec![0; len_bytes.div_ceil(16).max(1) as usize].into(),
+                memory: vec![0; (len_bytes + GAP).div_ceil(16) as usize].into(),
                 elsewhere: place(variable.name, len_bytes),
                 len_bytes,
                 element_bytes: element as u32,

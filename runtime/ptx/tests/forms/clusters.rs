@@ -444,7 +444,33 @@ fn wrong_accesses_to_other_blocks_are_faults() {
         let (kind, _) = fault(&format!(
             "mov.u64 %rd1, area;\ncvta.shared.u64 %rd1, %rd1;\nld.u32 %r5, [%rd1+{offset}];\nret;"
         ));
-        assert!(matches!(kind, FaultKind::OutOfBounds { .. }), "{kind:?}");
+        let expected: i64 = offset.parse().unwrap();
+        let is_it = matches!(kind, FaultKind::OutOfShared { offset, .. } if offset == expected as u64);
+        assert!(is_it, "{kind:?}");
+    }
+    // So do those of other blocks, which are named, up to the ends of the cluster and behind them.
+    let map = "mov.u64 %rd1, area;\ncvta.shared.u64 %rd1, %rd1;\nmapa.u64 %rd1, %rd1,";
+    for (rank, at, block) in [
+        (2, 512, " of block 2 of its cluster"),
+        (2, -4, " of block 2 of its cluster"),
+        (3, 512, " of block 3 of its cluster"),
+        (3, 4096, " of block 3 of its cluster"),
+        (0, -4096, ""),
+    ] {
+        for load in [
+            format!("setp.ne.u32 %p1, %r2, 0;\n@%p1 bra END;\n{map} {rank};\nld.u32 %r5, [%rd1+{at}];"),
+            format!(
+                "setp.ne.u32 %p1, %r2, 0;\n@%p1 bra END;\nmov.u32 %r5, area;\n\
+                 mapa.shared::cluster.u32 %r5, %r5, {rank};\nld.shared::cluster.u32 %r5, [%r5+{at}];"
+            ),
+        ] {
+            let (_, text) = fault(&format!("{load}\nEND:\n{MEET}\nret;"));
+            let end = format!(
+                "it reads 4 bytes at byte {at} of the shared variable area{block}, which has 512 bytes; mend the \
+                 index"
+            );
+            assert!(text.ends_with(&end), "{text}");
+        }
     }
     let exits = "setp.eq.u32 %p1, %r2, 1;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;";
     for load in [
