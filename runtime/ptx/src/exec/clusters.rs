@@ -98,11 +98,12 @@ const OFFSET_BITS: u32 = 24;
 pub(crate) const MOST_SHARED_BYTES: u32 = 1 << (OFFSET_BITS - 1);
 /// The bytes between the shared memory of two blocks, at least.
 pub(crate) const GAP: u64 = 512;
-/// The bytes around the shared memory of a cluster that nothing uses. So an address that misses it by
-/// half of them is nearer to it than to any other memory.
+/// The bytes around the shared memory of a cluster that nothing uses. So an address that misses it
+/// by half of them is nearer to it than to any other memory.
 const MARGIN: u64 = 8192;
-/// The most bytes by which a wrong index misses the shared memory of a block: about the most that a
-/// block can have. CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+/// The most bytes by which a wrong index misses the shared memory of a block: about the most that
+/// a block can have. CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability".
 const NEAR: u64 = 256 << 10;
 /// The number of a block that stands for all larger ones. Addresses with a larger number are those
 /// of the own block with a negative offset.
@@ -192,8 +193,8 @@ impl ClusterMemory {
         }
     }
 
-    /// Describes an access to a generic address in no memory as one that misses the shared memory of
-    /// a block, if no other memory is nearer than that. The nearest other one is `others` bytes away.
+    /// Describes an access to a generic address in no memory as one that misses the shared memory
+    /// of a block, if no other memory is nearer. The nearest other one is `others` bytes away.
     pub(crate) fn missed(
         self,
         address: u64,
@@ -224,8 +225,8 @@ impl ClusterMemory {
     }
 }
 
-/// Returns the upper part of an address in `.shared::cluster`: 0 for one of the own block. An offset
-/// may be negative.
+/// Returns the upper part of an address in `.shared::cluster`: 0 for one of the own block. An
+/// offset may be negative.
 pub(crate) fn upper_part(address: u64) -> u64 {
     address.wrapping_add(MOST_SHARED_BYTES.into()) >> OFFSET_BITS
 }

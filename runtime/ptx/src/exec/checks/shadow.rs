@@ -171,8 +171,8 @@ impl Words {
         self.change_reads(words, |word, reads| Record::followed(reads, by(word)));
     }
 
-    /// Notes that several lanes of a warp read all bytes of each of some words, by the first and the
-    /// last of these lanes.
+    /// Notes that several lanes of a warp read all bytes of each of some words, by the first and
+    /// the last of these lanes.
     #[inline(always)]
     pub(super) fn note_reads_of_lanes(
         &mut self,
