@@ -448,7 +448,8 @@ fn wrong_accesses_to_other_blocks_are_faults() {
         let is_it = matches!(kind, FaultKind::OutOfShared { offset, .. } if offset == expected as u64);
         assert!(is_it, "{kind:?}");
     }
-    // So do those of other blocks, which are named, up to the ends of the cluster and behind them.
+    // A generic address in another block ends there too. The report names the block, also at the
+    // ends of the cluster and behind them.
     let map = "mov.u64 %rd1, area;\ncvta.shared.u64 %rd1, %rd1;\nmapa.u64 %rd1, %rd1,";
     for (rank, at, block) in [
         (2, 512, " of block 2 of its cluster"),
