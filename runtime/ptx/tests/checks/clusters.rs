@@ -127,9 +127,12 @@ fn a_block_may_define_the_memory_of_another_one() {
     let put = "st.shared::cluster.u32 [%there], %t;";
     of_pairs(&with_there(&format!("{put}\n{MEET}\n{take}\nret;"))).passes();
     of_pairs(&with_there(&format!("st.shared.u32 [%word], %t;\n{MEET}\n{remote}\n{MEET}\nret;"))).passes();
-    for load in [take, remote] {
+    for (load, barrier) in [(take, "a barrier"), (remote, "the barrier of the cluster (cluster.sync())")] {
         let body = with_there(&format!("{MEET}\n{load}\n{MEET}\nret;"));
-        of_pairs(&body).fails(|fault| matches!(fault, FaultKind::Uninitialised { bytes: 4, .. }));
+        let advice = format!("put {barrier} between the write and this read");
+        of_pairs(&body).fails(|fault| {
+            matches!(fault, FaultKind::Uninitialised { bytes: 4, .. }) && fault.to_string().contains(&advice)
+        });
     }
 }
 
