@@ -8,7 +8,7 @@ use super::modules::{handles, library};
 use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
 use super::visible;
-use super::work::gate::{ahead_unless_held, free_unless_held};
+use super::work::gate::{ahead_unless_held, free_between_gates, free_unless_held};
 use super::work::graph;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -250,7 +250,7 @@ unsafe impl Driver for CudaDevice {
             if context.has_standing_stream() {
                 return free_unless_held(context, Box::new(free));
             }
-            if let Err(failed) = free() {
+            if let Err(failed) = free_between_gates(context, free) {
                 context.note_failure(failed);
             }
         });

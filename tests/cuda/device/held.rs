@@ -45,6 +45,29 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
 }
 
 #[test]
+fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alone() {
+    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1")], || {
+        let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
+        let limited = limited.device(DeviceId::Cuda(0)).unwrap();
+        drop(limited.alloc::<u8>(10 << 20).unwrap());
+        let (_runtime, device) = cuda();
+        let stream = device.new_stream().unwrap();
+        let gate = stream.hold().unwrap();
+        let (asks, asking) = std::sync::mpsc::channel();
+        let larger = std::thread::spawn(move || {
+            asks.send(()).unwrap();
+            limited.alloc::<u8>(12 << 20).map(drop)
+        });
+        asking.recv().unwrap();
+        // Each takes memory from the driver. A call to free memory would keep them waiting.
+        let taken = [(); 200].map(|()| device.alloc::<u8>(2 << 20).unwrap());
+        gate.open();
+        larger.join().unwrap().unwrap();
+        drop(taken);
+    });
+}
+
+#[test]
 fn nothing_is_page_locked_ahead_of_need_while_a_stream_is_held() {
     in_child(&[], || {
         let (_runtime, device) = cuda();

@@ -17,9 +17,12 @@
 //! while any stream is held, of any runtime and device, nothing is freed ([`Held`]) and nothing is
 //! page-locked ahead of need. No gate closes while the driver frees. A gate that would close while
 //! the driver page-locks ahead of need waits for that, a tenth of a second at most: the
-//! page-locking may be waiting for work that the gate's caller lets continue. Calls that are needed
-//! are exempt: an allocation that must have memory freed, and a copy that finds no page-locked
-//! memory, call the driver, which may wait for the gates.
+//! page-locking may be waiting for work that the gate's caller lets continue.
+//!
+//! An allocation that must have memory freed waits for the gates of its context itself, because the
+//! driver would wait for them too and could make other threads wait with it. After ten seconds it
+//! calls the driver nevertheless: gates that overlap must not delay it forever. A copy that finds
+//! no page-locked memory calls the driver, which may wait for the gates.
 //!
 //! A stream may wait for another device that died, and that wait may never end. While such a stream
 //! waits, nothing is freed on its device, and the pools keep what they have. A thread that is
@@ -81,7 +84,8 @@ impl Drop for Opens {
 ///
 /// All devices are counted together, because streams of one wait for streams of another.
 struct Held {
-    gates: usize,
+    /// The context of the stream of each closed gate.
+    gates: Vec<&'static Context>,
     /// The number of threads that page-lock ahead of need.
     page_locking: usize,
     put_off: Vec<(&'static Context, Free)>,
@@ -90,33 +94,37 @@ struct Held {
 type Free = Box<dyn FnOnce() -> Answer + Send>;
 
 /// The closed gates of the process. The lock is also held while the driver frees.
-static HELD: Mutex<Held> = Mutex::new(Held { gates: 0, page_locking: 0, put_off: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { gates: Vec::new(), page_locking: 0, put_off: Vec::new() });
+/// Signalled when a gate opens.
+static OPENED: Condvar = Condvar::new();
 /// Signalled when `page_locking` decreases.
 static PAGE_LOCKED: Condvar = Condvar::new();
 /// The longest time that a gate waits for page-locking before it closes.
 const LONGEST_PAGE_LOCKING: Duration = Duration::from_millis(100);
+/// The longest time that an allocation waits for gates before it frees memory.
+const LONGEST_HOLD: Duration = Duration::from_secs(10);
 
 /// Returns whether a gate of the process is closed.
 pub(crate) fn is_one_closed() -> bool {
     // While memory is being freed, no gate is closed.
-    HELD.try_lock().is_some_and(|held| held.gates > 0)
+    HELD.try_lock().is_some_and(|held| !held.gates.is_empty())
 }
 
-/// A gate that counts as closed until this is dropped.
+/// A gate on a stream of this context that counts as closed until this is dropped.
 #[derive(Debug)]
-struct Closed(());
+struct Closed(&'static Context);
 
 impl Closed {
     /// Counts a gate as closed.
     ///
     /// Waits until frees in progress have finished, and for `LONGEST_PAGE_LOCKING` at most until
     /// page-locking has.
-    fn new() -> Self {
+    fn new(context: &'static Context) -> Self {
         let mut held = HELD.lock();
         let until = Instant::now() + LONGEST_PAGE_LOCKING;
         let _ = PAGE_LOCKED.wait_while_until(&mut held, |held| held.page_locking > 0, until);
-        held.gates += 1;
-        Closed(())
+        held.gates.push(context);
+        Closed(context)
     }
 }
 
@@ -127,8 +135,11 @@ impl Drop for Closed {
             return;
         }
         let mut held = HELD.lock();
-        held.gates -= 1;
-        if held.gates > 0 || held.put_off.is_empty() {
+        if let Some(this) = held.gates.iter().position(|of| std::ptr::eq(*of, self.0)) {
+            held.gates.swap_remove(this);
+        }
+        OPENED.notify_all();
+        if !held.gates.is_empty() || held.put_off.is_empty() {
             return;
         }
         let put_off = std::mem::take(&mut held.put_off);
@@ -148,7 +159,7 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
         return;
     }
     let mut held = HELD.lock();
-    if held.gates > 0 || context.has_standing_stream() {
+    if !held.gates.is_empty() || context.has_standing_stream() {
         held.put_off.push((context, free));
         return;
     }
@@ -161,6 +172,21 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     }
 }
 
+/// Calls `free`, because an allocation needs the memory.
+///
+/// `free` waits for all work on the context's device. This waits first, for `LONGEST_HOLD` at most,
+/// until the gates of the context are open.
+pub(crate) fn free_between_gates(context: &'static Context, free: impl FnOnce() -> Answer) -> Answer {
+    let mut held = HELD.lock();
+    // The gates of a dead context never open, and its calls fail without waiting.
+    let is_held =
+        |held: &mut Held| context.death().is_none() && held.gates.iter().any(|of| std::ptr::eq(*of, context));
+    let _ = OPENED.wait_while_for(&mut held, is_held, LONGEST_HOLD);
+    // The lock keeps gates from closing, but also from opening.
+    let _none_closes = held.gates.is_empty().then_some(held);
+    free()
+}
+
 /// Calls `page_lock` unless it would wait forever, a gate is closed, or memory is being freed.
 ///
 /// `page_lock` may wait for all work on the context's device, and no caller needs its memory yet.
@@ -169,7 +195,7 @@ pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -
     if context.has_standing_stream() {
         return None;
     }
-    let mut held = HELD.try_lock().filter(|held| held.gates == 0)?;
+    let mut held = HELD.try_lock().filter(|held| held.gates.is_empty())?;
     held.page_locking += 1;
     drop(held);
     let page_locked = page_lock();
@@ -211,7 +237,7 @@ impl Gates {
         self.collect(track);
         // Taken before the gate closes, because this may register more words.
         let word = track.context.completion.words.take(track.context)?;
-        let closed = Closed::new();
+        let closed = Closed::new(track.context);
         // SAFETY: cuStreamWaitValue64 takes a live stream and an eight-byte aligned device address,
         // the word's.
         unsafe { opened().cuStreamWaitValue64_v2(stream, word.device, 1, AT_LEAST) }
@@ -229,7 +255,7 @@ impl Gates {
     /// If this gate or another one would never open.
     pub(crate) fn hold_by_call(
         &self,
-        context: &Context,
+        context: &'static Context,
         ticket: Ticket,
         timeline: &Timeline,
         until: Ticket,
@@ -254,7 +280,7 @@ impl Gates {
             ));
         };
         self.0.lock().retain(|(_, gate)| gate.word.is_some() || !gate.open.load(Ordering::Relaxed));
-        let closed = Closed::new();
+        let closed = Closed::new(context);
         let gate = self.add(ticket, None);
         let (listener, opens) = channel();
         timeline.keep_until_over(until, Arc::new(Opens { gate, _listener: Some(listener), _closed: closed }));
