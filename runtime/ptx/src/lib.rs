@@ -68,6 +68,7 @@ pub use checks::{Checks, UnknownCheck};
 pub use exec::checks::report::{Earlier, Place, Race, Relation};
 pub use exec::fault::{Fault, FaultKind, SharedVariable};
 pub use exec::memory::{Access, AddressSpace, Region};
+pub use exec::source::SourceLine;
 pub use kernel::{Config, Host, Kernel, LoadError, Memory, Module, vector_instructions};
 pub use program::LowerError;
 

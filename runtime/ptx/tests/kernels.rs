@@ -188,7 +188,7 @@ fn is_it(fault: &Fault, planted: &manifest::Fault) -> bool {
         lines.push(race.earlier.source.as_ref());
     }
     is_of_kind(&fault.kind, planted.kind)
-        && lines.iter().all(|line| line.is_some_and(|(_, line)| planted.lines.contains(line)))
+        && lines.iter().all(|line| line.is_some_and(|source| planted.lines.contains(&source.line)))
 }
 
 #[test]

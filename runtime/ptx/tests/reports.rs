@@ -163,3 +163,34 @@ fn lengths_of_printed_integers_are_those_of_c() {
         assert_eq!(printed(format, value), expected, "{format}");
     }
 }
+
+#[test]
+fn a_report_names_the_inlined_calls_of_the_kernels_own_file() {
+    let text = "\
+.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry main()
+{
+.loc 1 40 0
+.loc 1 12 5, function_name $L__info0, inlined_at 1 41 9
+.loc 2 441 16, function_name $L__info1, inlined_at 1 12 5
+.loc 3 531 13, function_name $L__info2, inlined_at 2 441 16
+trap;
+}
+.file 1 \"scan.cu\"
+.file 2 \"cooperative_groups.h\"
+.file 3 \"details/helpers.h\"
+";
+    let kernel = Module::new(text).unwrap().kernel("main").unwrap();
+    // SAFETY: launch needs valid memory, and the kernel has no parameters.
+    let fault = unsafe { kernel.launch(&Config::linear(1, 1), &[], Memory::Regions(vec![])) }.unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "main failed in thread [0, 0, 0] of block [0, 0, 0] (details/helpers.h:531, called at scan.cu:12, called at \
+         scan.cu:41, PTX line 10): it executed trap"
+    );
+    let source = fault.source.unwrap();
+    assert_eq!((source.file.as_str(), source.line), ("details/helpers.h", 531));
+    assert_eq!(source.called_at, [("scan.cu".to_owned(), 12), ("scan.cu".to_owned(), 41)]);
+}

@@ -201,7 +201,7 @@ impl Block {
             None => Ok(()),
             Some(thread) => {
                 let exited = threads - waited;
-                Err(fault(FaultKind::ExitedBeforeBarrier { waited, exited, thread }))
+                Err(fault(FaultKind::ExitedBeforeBarrier { waited, exited, thread, block: None }))
             }
         }
     }
@@ -216,8 +216,11 @@ impl Block {
         };
         match &mut kind {
             FaultKind::OutOfBounds { calls_malloc, .. } => *calls_malloc = context.launch.code.calls_malloc,
-            FaultKind::OutOfShared { offset, variable, .. } if context.launch.dynamic_shared_bytes == 0 => {
-                *variable = context.launch.code.shared_variable_near(*offset);
+            FaultKind::OutOfShared { offset, bytes, variable, .. }
+            | FaultKind::BlockExited { offset, bytes, variable, .. }
+                if context.launch.dynamic_shared_bytes == 0 =>
+            {
+                *variable = context.launch.code.shared_variable_near(*offset, *bytes);
             }
             _ => {}
         }
@@ -231,16 +234,31 @@ impl Block {
 
     #[cold]
     pub(crate) fn deadlock(&self, context: &Context<'_>) -> Box<Fault> {
-        let (mut at_barrier, mut for_lanes) = (0, 0);
+        let mut at = [0; BARRIERS];
+        let (mut live, mut at_any) = (0, 0);
         for warp in &self.warps {
-            let (barrier, lanes) = warp.waiting();
-            at_barrier += barrier;
-            for_lanes += lanes;
+            live += warp.live();
+            warp.for_each_waiting(|barrier, mask, _| {
+                at[barrier.id as usize] += mask.count_ones();
+                at_any += mask.count_ones();
+            });
         }
-        let exited = context.launch.threads() - at_barrier - for_lanes;
+        let of_block = (0..control::BARRIERS).map(|id| (id, at[id as usize]));
+        let kind = FaultKind::Deadlock {
+            at_barriers: of_block.filter(|(_, threads)| *threads > 0).collect(),
+            at_cluster_barrier: at[clusters::OPEN as usize],
+            for_lanes: live - at_any,
+            exited: context.launch.threads() - live,
+        };
+        self.blame_waiting(context, kind)
+    }
+
+    /// Describes a fault of threads that wait, with the place of one of them.
+    #[cold]
+    pub(crate) fn blame_waiting(&self, context: &Context<'_>, kind: FaultKind) -> Box<Fault> {
         let waiting = |(at, warp): (usize, &Warp)| warp.any_waiting().map(|(lane, place)| (at, lane, place));
         let (warp, lane, place) = self.warps.iter().enumerate().find_map(waiting).unwrap_or_default();
-        self.describe(context, warp, lane, place, FaultKind::Deadlock { at_barrier, for_lanes, exited })
+        self.describe(context, warp, lane, place, kind)
     }
 
     fn describe(

@@ -7,6 +7,7 @@ use super::fault::{SharedVariable, signed};
 use super::matrix::Matrix;
 use super::op::{Guard, Op, Row};
 use super::registers::Kind;
+use super::source::{NumberedLine, SourceLine, Sources};
 
 /// A lowered kernel.
 #[derive(Debug, Default)]
@@ -23,8 +24,7 @@ pub(crate) struct Code {
     pub(crate) unguarded: Vec<u32>,
     /// The line of each op.
     pub(crate) lines: Vec<Line>,
-    /// The names of source files, by their numbers.
-    pub(crate) files: Vec<(u32, String)>,
+    pub(crate) sources: Sources,
     /// The kernel is the first.
     pub(crate) functions: Vec<Function>,
     /// The addresses of functions, with their numbers here.
@@ -74,9 +74,9 @@ impl Code {
 
     /// Returns the shared variable that a wrong offset is meant for: the last one that does not
     /// start behind it, or the first one if the offset is negative.
-    pub(crate) fn shared_variable_near(&self, offset: u64) -> Option<SharedVariable> {
+    pub(crate) fn shared_variable_near(&self, offset: u64, bytes: u64) -> Option<SharedVariable> {
         let variables = &self.shared_variables;
-        let nearest = match signed(offset) {
+        let nearest = match signed(offset, bytes) {
             ..0 => variables.iter().min_by_key(|(start, ..)| start),
             _ => variables.iter().filter(|(start, ..)| *start <= offset).max_by_key(|(start, ..)| start),
         };
@@ -84,11 +84,10 @@ impl Code {
         Some(SharedVariable { name: name.clone(), start: *start, len_bytes: *len_bytes })
     }
 
-    /// Returns the line of an op in the PTX text, and the file and the line in the source.
-    pub(crate) fn line_of(&self, place: u32) -> (u32, Option<(String, u32)>) {
-        let line = self.lines[place as usize];
-        let file = self.files.iter().find(|(number, _)| *number == line.file && line.source > 0);
-        (line.ptx, file.map(|(_, name)| (name.clone(), line.source)))
+    /// Returns the line of an op in the PTX text, and that of the source.
+    pub(crate) fn line_of(&self, place: u32) -> (u32, Option<SourceLine>) {
+        let Line { ptx, source, calls, .. } = self.lines[place as usize];
+        (ptx, self.sources.describe(source, calls))
     }
 }
 
@@ -96,9 +95,10 @@ impl Code {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) ptx: u32,
-    /// The number of the source file and the line, or 0.
-    pub(crate) file: u32,
-    pub(crate) source: u32,
+    /// The line of the source, or 0.
+    pub(crate) source: NumberedLine,
+    /// The place in [`Sources::calls`] of the calls that lead to it.
+    pub(crate) calls: u32,
     /// The effect of the op that checks watch.
     pub(crate) effect: Effect,
     /// Its registers, for checks that follow values.

@@ -1,10 +1,12 @@
 //! The failures of a running kernel.
 
-use super::checks::report::{Place, Race, short};
-use super::control::BARRIERS;
+mod text;
+
+use super::checks::report::{Place, Race};
 use super::memory::{Access, Region};
-use super::registers::LANES;
+use super::source::{SourceLine, write_line};
 use std::fmt;
+use text::elements_from;
 
 /// A failed launch: what failed, in which thread and at which line.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,8 +18,8 @@ pub struct Fault {
     /// The line in the PTX text, from 1. It is 0 if the failure has no line: then block and thread
     /// have no meaning.
     pub ptx_line: u32,
-    /// The file and the line in the source, if the PTX has line information.
-    pub source: Option<(String, u32)>,
+    /// The line of the source, if the PTX has line information.
+    pub source: Option<SourceLine>,
     /// The block, in x, y and z.
     pub block: [u32; 3],
     /// The thread in its block, in x, y and z.
@@ -34,6 +36,11 @@ const NULL_BYTES: u64 = 1 << 16;
 /// pointer that is farther away is none to this memory.
 const FAR: u64 = 1 << 32;
 
+/// The most bytes by which a wrong index misses the shared memory of a block: about the most that
+/// a block can have. CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability".
+pub(crate) const NEAR: u64 = 256 << 10;
+
 /// A variable in shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedVariable {
@@ -45,19 +52,16 @@ pub struct SharedVariable {
     pub len_bytes: u64,
 }
 
-impl SharedVariable {
-    /// Writes the place of an offset outside of shared memory, as seen from the variable.
-    fn locate(&self, f: &mut fmt::Formatter<'_>, offset: u64, block: &str) -> fmt::Result {
-        let (name, len) = (short(&self.name), self.len_bytes);
-        let byte = signed(offset) - self.start as i64;
-        write!(f, "byte {byte} of the shared variable {name}{block}, which has {len} bytes; mend the index")
+/// Returns an offset in shared memory with its sign. That of a negative index has wrapped, in 32 or
+/// 64 bits, or the index has wrapped in 32 bits before it was multiplied by the size of an element.
+pub(crate) fn signed(offset: u64, element_bytes: u64) -> i64 {
+    match u32::try_from(offset) {
+        Ok(offset) => offset.cast_signed().into(),
+        Err(_) => {
+            let index_wrapped = offset.wrapping_sub(element_bytes << 32).cast_signed();
+            if index_wrapped.unsigned_abs() <= NEAR { index_wrapped } else { offset.cast_signed() }
+        }
     }
-}
-
-/// Returns an offset in shared memory with its sign: that of a negative index has wrapped, in 32
-/// or 64 bits.
-pub(crate) fn signed(offset: u64) -> i64 {
-    u32::try_from(offset).map_or(offset.cast_signed(), |offset| offset.cast_signed().into())
 }
 
 /// The kind of a failure.
@@ -166,11 +170,21 @@ pub enum FaultKind {
     BlockExited {
         /// The number of the block in the cluster.
         rank: u32,
+        /// The offset of the first byte.
+        offset: u64,
+        /// The number of bytes.
+        bytes: u64,
+        /// The kind of access.
+        access: Access,
+        /// The variable at the offset, if the block has no dynamic shared memory.
+        variable: Option<SharedVariable>,
     },
     /// All threads of a block wait, and none of them can go on.
     Deadlock {
-        /// The number of threads that wait at a barrier.
-        at_barrier: u32,
+        /// The barriers of the block at which threads wait, with the number of these threads.
+        at_barriers: Vec<(u32, u32)>,
+        /// The number of threads that wait at the barrier of the cluster.
+        at_cluster_barrier: u32,
         /// The number of threads that wait for other lanes of their warp.
         for_lanes: u32,
         /// The number of threads that have exited.
@@ -215,12 +229,14 @@ pub enum FaultKind {
     /// A barrier of all threads that opened without threads that had exited.
     /// [`Checks::sync`](crate::Checks::sync)
     ExitedBeforeBarrier {
-        /// The number of threads that waited.
+        /// The number of threads that reached it.
         waited: u32,
         /// The number of threads that had exited.
         exited: u32,
         /// A thread that had exited.
         thread: [u32; 3],
+        /// The block of that thread, if the barrier is that of the cluster.
+        block: Option<[u32; 3]>,
     },
     /// A barrier of all threads at which they waited at two instructions.
     /// [`Checks::sync`](crate::Checks::sync)
@@ -229,8 +245,8 @@ pub enum FaultKind {
         thread: [u32; 3],
         /// The line of the other instruction in the PTX text.
         ptx_line: u32,
-        /// The file and the line of the other instruction in the source, if they are known.
-        source: Option<(String, u32)>,
+        /// The line of the other instruction in the source, if it is known.
+        source: Option<SourceLine>,
     },
     /// A shuffle from a lane that has exited. [`Checks::sync`](crate::Checks::sync)
     ShuffleFromExited {
@@ -248,22 +264,12 @@ impl fmt::Display for Fault {
             return write!(f, "{kernel} failed: {kind}");
         }
         write!(f, "{kernel} failed in thread {thread:?} of block {block:?} (")?;
-        match source {
-            Some((file, line)) => write!(f, "{file}:{line}, PTX line {ptx_line}")?,
-            None => write!(f, "PTX line {ptx_line}")?,
-        }
+        write_line(f, *ptx_line, source.as_ref())?;
         write!(f, "): {kind}")
     }
 }
 
 impl std::error::Error for Fault {}
-
-fn verb(access: Access) -> &'static str {
-    match access {
-        Access::Read => "reads",
-        Access::Write => "writes",
-    }
-}
 
 impl FaultKind {
     /// Returns whether this is an access to memory that is far from all memory that the launch
@@ -279,201 +285,4 @@ impl FaultKind {
             _ => false,
         }
     }
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FaultKind::OutOfBounds { address, bytes, access, nearest, calls_malloc } => {
-                write!(f, "it {} {bytes} bytes at {address:#x}, ", verb(*access))?;
-                match nearest {
-                    _ if *address < NULL_BYTES => {
-                        write!(f, "through a null pointer; pass the address of memory")?;
-                        match calls_malloc {
-                            true => write!(
-                                f,
-                                ", and do not use what malloc or new return without a test: it is null where \
-                                 kernels have no heap, as on a CPU device, or a full one"
-                            ),
-                            false => Ok(()),
-                        }
-                    }
-                    None => write!(f, "and the launch declares no memory; declare the memory"),
-                    Some(_) if self.is_undeclared() => write!(
-                        f,
-                        "which is far from all memory that the launch declares; mend the pointer, or declare the memory"
-                    ),
-                    Some(region) => outside(f, region, *address, *bytes),
-                }
-            }
-            FaultKind::ReadOnly { region, address, bytes } => {
-                let index = (address - region.start) / element_bytes(region, *bytes);
-                let name = &region.name;
-                write!(
-                    f,
-                    "it writes {bytes} bytes at element {index} of {name}, which is declared as read only; \
-                     declare {name} as written"
-                )
-            }
-            FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable, block } => {
-                write!(f, "it {} {bytes} bytes at ", verb(*access))?;
-                let block = block.map_or(String::new(), |rank| format!(" of block {rank} of its cluster"));
-                match variable {
-                    Some(variable) => variable.locate(f, *offset, &block),
-                    None => write!(
-                        f,
-                        "offset {} of shared memory{block}, and the block has {len_bytes} bytes; mend the index, \
-                         or launch with more shared memory",
-                        signed(*offset)
-                    ),
-                }
-            }
-            FaultKind::OutOfLocal { offset, bytes, access, len_bytes } => write!(
-                f,
-                "it {} {bytes} bytes at offset {offset} of local memory, and the thread has {len_bytes}; \
-                 mend the index",
-                verb(*access)
-            ),
-            FaultKind::Misaligned { address, bytes } => write!(
-                f,
-                "the address {address:#x} is not a multiple of {bytes}, the size of the access; align the data"
-            ),
-            FaultKind::Trap => write!(f, "it executed trap"),
-            FaultKind::TrapWithoutGrid => write!(
-                f,
-                "it executed trap, as the grid synchronisation of cooperative groups does if the launch is not \
-                 cooperative, which this one is not; launch the kernel cooperatively"
-            ),
-            FaultKind::Assert { message, function, file, line } => {
-                write!(f, "assertion failed: {message} in {function} ({file}:{line})")
-            }
-            FaultKind::NotAMember { mask, lane } => write!(
-                f,
-                "lane {lane} is not in the mask {mask:#010x} of the instruction that it runs; name all lanes \
-                 that run it"
-            ),
-            FaultKind::NotWholeWarps { threads } => write!(
-                f,
-                "it names {threads} threads at a barrier, which counts whole warps of {LANES}; name a multiple \
-                 of {LANES}, from {LANES} on"
-            ),
-            FaultKind::NoSuchBarrier { id } => write!(
-                f,
-                "it names barrier {id}, and a block has barriers 0 to {}; name one of these",
-                BARRIERS - 1
-            ),
-            FaultKind::ArrivedTwice => write!(
-                f,
-                "it arrives at the barrier of the cluster, where it has arrived already; wait there before each \
-                 further arrival"
-            ),
-            FaultKind::NotArrived => write!(
-                f,
-                "it waits at the barrier of the cluster, where it has not arrived; arrive there before each wait"
-            ),
-            FaultKind::NoSuchRank { rank, blocks: 1 } => write!(
-                f,
-                "it uses an address in block {rank} of its cluster, which has no other block than block 0; launch \
-                 the kernel with larger clusters"
-            ),
-            FaultKind::NoSuchRank { rank, blocks } => write!(
-                f,
-                "it uses an address in block {rank} of its cluster, which has blocks 0 to {}; use one of these, or \
-                 launch the kernel with larger clusters",
-                blocks - 1
-            ),
-            FaultKind::BlockExited { rank } => write!(
-                f,
-                "it accesses the shared memory of block {rank} of its cluster, whose threads have exited; let all \
-                 threads of the cluster meet at its barrier before they exit"
-            ),
-            FaultKind::Deadlock { at_barrier, for_lanes, exited } => write!(
-                f,
-                "no thread of the block can go on: {at_barrier} wait at a barrier, {for_lanes} for lanes of \
-                 their warp, and {exited} have exited; let all threads reach the same barrier"
-            ),
-            FaultKind::StackOverflow { len_bytes } => {
-                write!(f, "its calls need more than {len_bytes} bytes of local memory; nest them less deeply")
-            }
-            FaultKind::NoSuchFunction { address } => {
-                write!(f, "it calls {address:#x}, which is not the address of a function")
-            }
-            FaultKind::NoSuchTarget { index, len } => {
-                write!(f, "it branches to target {index} of a list of {len}")
-            }
-            FaultKind::Race(race) => race.fmt(f),
-            FaultKind::Uninitialised { place, bytes } => {
-                let barrier = match place {
-                    Place::Shared { block: Some(_), .. } => "the barrier of the cluster (cluster.sync())",
-                    _ => "a barrier",
-                };
-                write!(
-                    f,
-                    "it reads {bytes} bytes at {place}, which nothing has written yet; write them first, put \
-                     {barrier} between the write and this read, or mend the index"
-                )
-            }
-            FaultKind::NotWritten { region, element, bytes } => {
-                let (name, len) = (&region.name, region.len_bytes);
-                write!(
-                    f,
-                    "no thread has written element {element} of {name}, which is declared as overwritten: \
-                     {bytes} of its {len} bytes are missing; write all of it, or declare {name} as read and \
-                     written"
-                )
-            }
-            FaultKind::ExitedBeforeBarrier { waited, exited, thread } => write!(
-                f,
-                "the barrier opened for {waited} threads of the block, and {exited} had exited without reaching \
-                 it, among them thread {thread:?}; let all threads reach the barrier before they return"
-            ),
-            FaultKind::DivergentBarrier { thread, ptx_line, source } => {
-                write!(
-                    f,
-                    "it waits at this barrier while thread {thread:?} of the block waits at another one ("
-                )?;
-                match source {
-                    Some((file, line)) => write!(f, "{file}:{line}, PTX line {ptx_line}")?,
-                    None => write!(f, "PTX line {ptx_line}")?,
-                }
-                write!(f, "); let all threads of the block reach the same barrier")
-            }
-            FaultKind::ShuffleFromExited { lane } => write!(
-                f,
-                "its shuffle asks for the value of lane {lane}, which has exited, so the value is undefined; \
-                 keep the lane running, or shuffle among fewer lanes"
-            ),
-            FaultKind::Stopped => write!(f, "the launch was stopped"),
-        }
-    }
-}
-
-/// Returns the size of the elements of a region, as an access of `bytes` bytes sees them.
-fn element_bytes(region: &Region, bytes: u64) -> u64 {
-    match region.element_bytes {
-        0 => bytes.max(1),
-        known => known.into(),
-    }
-}
-
-/// Returns by how many elements an address is before the start of a region, or behind it.
-fn elements_from(region: &Region, address: u64, bytes: u64) -> (u64, u64) {
-    let size = element_bytes(region, bytes);
-    let before = region.start.saturating_sub(address).div_ceil(size);
-    (before, address.saturating_sub(region.start) / size)
-}
-
-/// Says where an address lies outside of the region that is nearest to it.
-fn outside(f: &mut fmt::Formatter<'_>, region: &Region, address: u64, bytes: u64) -> fmt::Result {
-    let (name, len) = (&region.name, elements(region.len_bytes / element_bytes(region, bytes)));
-    let (before, index) = elements_from(region, address, bytes);
-    if before > 0 {
-        write!(f, "{} before {name}, which has {len}; mend the index", elements(before))
-    } else {
-        write!(f, "which is element {index} of {name}, and it has {len}; mend the index")
-    }
-}
-
-fn elements(number: u64) -> String {
-    if number == 1 { "1 element".to_owned() } else { format!("{number} elements") }
 }

@@ -33,6 +33,7 @@ mod resolve;
 mod runs;
 mod schedule;
 pub(crate) mod select;
+pub(crate) mod source;
 pub(crate) mod special;
 mod splits;
 mod turns;

@@ -139,7 +139,7 @@ fn generic(
         if let Some((rank, offset)) = context.cluster.place(address)
             && offset.saturating_add(bytes) <= shared.1 - shared.0
         {
-            if let Some(kind) = context.cluster.refusal(rank) {
+            if let Some(kind) = context.cluster.refusal(rank, offset, bytes, access) {
                 found = found.take().or(Some((lane, kind)));
             }
             return;

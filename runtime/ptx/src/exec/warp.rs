@@ -444,15 +444,6 @@ impl Warp {
         }
     }
 
-    /// Returns the number of threads that wait at a barrier, and of those that wait for lanes.
-    pub(crate) fn waiting(&self) -> (u32, u32) {
-        let count = |is: fn(&Wait) -> bool| {
-            let of = |fragment: &Fragment| if is(&fragment.wait) { fragment.mask.count_ones() } else { 0 };
-            self.fragments.iter().map(of).sum()
-        };
-        (count(|wait| matches!(wait, Wait::At(_))), count(|wait| matches!(wait, Wait::For(_))))
-    }
-
     /// Calls `each` with the barriers at which lanes wait.
     pub(crate) fn for_each_waiting(&self, mut each: impl FnMut(Barrier, Mask, u32)) {
         for fragment in &self.fragments {

@@ -3,6 +3,7 @@
 use super::early::EarlyOps;
 use super::error::LowerError;
 use super::form::kind_of;
+use super::inlining::Inlining;
 use super::labels::Labels;
 use super::names::{Meaning, Names, Register};
 use super::sharing::share_rows;
@@ -15,6 +16,7 @@ use crate::exec::effect::Effect;
 use crate::exec::lanes::Level;
 use crate::exec::op::{Guard, Op, Row};
 use crate::exec::registers::Kind;
+use crate::exec::source::NumberedLine;
 use crate::text::{self, Init, Instruction, Module, Space, Statement, Variable};
 use std::collections::{HashMap, HashSet};
 
@@ -35,7 +37,8 @@ pub(crate) fn lower(module: &Module<'_>, variables: &Variables, name: &str) -> R
     let mut lowering = Lowering::new(module, variables);
     lowering.code.cluster = super::instruction::clusters::cluster_of(kernel)?;
     lowering.code.name = name.to_owned();
-    lowering.code.files = module.files.iter().map(|(number, file)| (*number, (*file).to_owned())).collect();
+    lowering.code.sources.files =
+        module.files.iter().map(|(number, file)| (*number, (*file).to_owned())).collect();
     lowering.number_of(kernel.name);
     let mut next = 0;
     while next < lowering.queue.len() {
@@ -92,6 +95,7 @@ pub(super) struct This<'m> {
     pub(super) names: Names<'m>,
     pub(super) labels: Labels<'m>,
     pub(super) line: Line,
+    inlining: Inlining,
     pub(super) frame_bytes: u64,
     /// Ops whose field `a` or `b` is relative to the end of the frame.
     pub(super) behind_frame: Vec<(usize, Side)>,
@@ -314,8 +318,9 @@ impl<'m> Lowering<'m> {
                 let place = self.code.ops.len() as u32;
                 self.this.labels.add(label, place);
             }
-            Statement::Location { file, line, .. } => {
-                (self.this.line.file, self.this.line.source) = (*file, *line);
+            Statement::Location { at, inlined_at } => {
+                self.this.line.source = NumberedLine { file: at.file, line: at.line };
+                self.this.line.calls = self.this.inlining.pass(*at, *inlined_at, &mut self.code.sources);
             }
             Statement::Open => self.open(),
             Statement::Close => self.close()?,

@@ -15,6 +15,7 @@ mod emit;
 mod error;
 mod floats;
 mod form;
+mod inlining;
 mod instruction;
 mod integers;
 mod labels;

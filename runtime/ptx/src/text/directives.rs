@@ -1,7 +1,7 @@
 //! Reads the directives of a module.
 
 use super::lexer::Token;
-use super::module::{Linkage, Module, Space};
+use super::module::{Linkage, Location, Module, Space};
 use super::parser::{Parsed, Parser};
 
 impl<'a> Parser<'a> {
@@ -104,11 +104,11 @@ impl<'a> Parser<'a> {
         Ok((number, name))
     }
 
-    /// Reads `.loc file line column`, and skips the place where the code was inlined.
-    pub(super) fn location(&mut self) -> Parsed<[u32; 3]> {
+    /// Reads `.loc file line column`, and the place of the call if the code was inlined.
+    pub(super) fn location(&mut self) -> Parsed<(Location, Option<Location>)> {
         self.advance();
-        let mut numbers = || self.u32("the number of a file, line or column");
-        let location = [numbers()?, numbers()?, numbers()?];
+        let at = self.place()?;
+        let mut inlined_at = None;
         while self.take(',') {
             match self.token {
                 Token::Name("function_name") => {
@@ -121,14 +121,17 @@ impl<'a> Parser<'a> {
                 }
                 Token::Name("inlined_at") => {
                     self.advance();
-                    for _ in 0..3 {
-                        self.u32("the number of a file, line or column")?;
-                    }
+                    inlined_at = Some(self.place()?);
                 }
                 _ => return self.error("\"function_name\" or \"inlined_at\""),
             }
         }
-        Ok(location)
+        Ok((at, inlined_at))
+    }
+
+    fn place(&mut self) -> Parsed<Location> {
+        let mut number = || self.u32("the number of a file, line or column");
+        Ok(Location { file: number()?, line: number()?, column: number()? })
     }
 
     /// Skips a section of debugging data.

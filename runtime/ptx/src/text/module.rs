@@ -152,14 +152,12 @@ pub enum Statement<'a> {
     Variable(Variable<'a>),
     /// `name:`
     Label(&'a str),
-    /// `.loc file line column`
+    /// `.loc file line column, function_name label, inlined_at file line column`
     Location {
-        /// The number of the file.
-        file: u32,
-        /// The line in that file.
-        line: u32,
-        /// The column.
-        column: u32,
+        /// The place in the source.
+        at: Location,
+        /// The place of the call, if the code was inlined.
+        inlined_at: Option<Location>,
     },
     /// `{`
     Open,
@@ -176,6 +174,17 @@ pub enum Statement<'a> {
     Prototype(Function<'a>),
     /// An instruction.
     Instruction(Instruction<'a>),
+}
+
+/// A place in the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The number of the file.
+    pub file: u32,
+    /// The line in that file.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
 }
 
 /// An instruction: `@%p1 add.rn.f32 %f1, %f2, %f3;`.

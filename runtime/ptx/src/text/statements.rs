@@ -85,8 +85,8 @@ impl<'a> Parser<'a> {
         match directive {
             "reg" => body.push(self.registers()?),
             "loc" => {
-                let [file, line, column] = self.location()?;
-                body.push(Statement::Location { file, line, column });
+                let (at, inlined_at) = self.location()?;
+                body.push(Statement::Location { at, inlined_at });
             }
             "pragma" => self.pragma()?,
             "global" | "const" | "shared" | "local" | "param" | "extern" | "visible" | "weak" | "common" => {
@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::module::{Init, Linkage, Number, Operand, Space, Variable};
+    use super::super::module::{Init, Linkage, Location, Number, Operand, Space, Variable};
     use super::*;
 
     fn body(text: &str) -> Vec<Statement<'_>> {
@@ -245,6 +245,7 @@ mod tests {
     #[test]
     fn scopes_labels_and_locations_are_statements() {
         let ret = Instruction { guard: None, opcode: "ret", operands: vec![], line: 1 };
+        let at = |file, line, column| Location { file, line, column };
         assert_eq!(
             body(
                 "{ { $L__BB0_1: A : ret; } .loc 1 4 0 .loc 2 5 6, function_name $L__info+16, inlined_at 1 7 8
@@ -256,9 +257,9 @@ mod tests {
                 Statement::Label("A"),
                 Statement::Instruction(ret),
                 Statement::Close,
-                Statement::Location { file: 1, line: 4, column: 0 },
-                Statement::Location { file: 2, line: 5, column: 6 },
-                Statement::Location { file: 1, line: 2, column: 3 },
+                Statement::Location { at: at(1, 4, 0), inlined_at: None },
+                Statement::Location { at: at(2, 5, 6), inlined_at: Some(at(1, 7, 8)) },
+                Statement::Location { at: at(1, 2, 3), inlined_at: None },
                 Statement::Open,
                 Statement::Open,
                 Statement::Close,

@@ -161,7 +161,9 @@ fn a_report_names_the_block_that_has_the_memory() {
     let text = fault.to_string();
     let end = "it reads byte 0 of the shared variable area of block 0 of its cluster, which thread [0, 0, 0] of block \
                [0, 0, 0] of the same cluster writes (PTX line 30), and nothing orders the two accesses; separate them by \
-               the barrier of the cluster (cluster.sync()); use atomic operations if both threads update it";
+               the barrier of the cluster (cluster.sync()); use atomic operations if both threads update it, or let \
+               the first one call __threadfence() and then set a flag that the second one reads by an atomic operation \
+               or as volatile";
     assert!(text.ends_with(end), "{text}");
 }
 

@@ -26,7 +26,10 @@ const SHUFFLE: [&str; 2] = [
 #[test]
 fn a_barrier_of_all_threads_waits_for_all_threads() {
     launch(EXITED[0]).fails(|fault| {
-        matches!(fault, FaultKind::ExitedBeforeBarrier { waited: 40, exited: 24, thread: [40, 0, 0] })
+        matches!(
+            fault,
+            FaultKind::ExitedBeforeBarrier { waited: 40, exited: 24, thread: [40, 0, 0], block: None }
+        )
     });
     launch(TWO_PLACES[0]).fails(|fault| matches!(fault, FaultKind::DivergentBarrier { .. }));
     launch(SHUFFLE[0]).fails(|fault| matches!(fault, FaultKind::ShuffleFromExited { .. }));
@@ -42,8 +45,8 @@ fn the_reports_name_the_other_threads() {
     assert_eq!(
         text(EXITED[0]),
         "main failed in thread [0, 0, 0] of block [0, 0, 0] (PTX line 28): the barrier opened for 40 threads of \
-         the block, and 24 had exited without reaching it, among them thread [40, 0, 0]; let all threads reach \
-         the barrier before they return"
+         the block, and 24 had exited without reaching it, among them thread [40, 0, 0]; let all threads of the \
+         block reach the barrier before they return"
     );
     assert_eq!(
         text(TWO_PLACES[0]),
@@ -67,8 +70,40 @@ fn lanes_of_a_warp_may_wait_at_barriers_with_other_numbers() {
     Launch { checks: Checks::ALL, ..launch(body) }.passes();
     // Barrier 1 alone does not open for lanes that wait at barrier 2.
     let body = "and.b32 %r1, %t, 1;\nadd.u32 %r1, %r1, 1;\nbarrier.sync %r1, 64;\nret;";
-    launch(body).fails(|fault| matches!(fault, FaultKind::Deadlock { at_barrier: 64, .. }));
+    launch(body).fails(|fault| {
+        matches!(fault, FaultKind::Deadlock { at_barriers, .. } if at_barriers[..] == [(1, 32), (2, 32)])
+    });
     let body =
         "and.b32 %r1, %t, 1;\nadd.u32 %r1, %r1, 1;\nbarrier.arrive %r1, 64;\nbarrier.sync 1, 96;\nret;";
     launch(body).passes();
+}
+
+/// Launches two clusters of two blocks.
+fn of_pairs(body: &str) -> Launch<'_> {
+    Launch { checks: SYNC, cluster: 2, ..Launch::new(4, 64, body) }
+}
+
+#[test]
+fn the_barrier_of_a_cluster_waits_for_all_threads_of_its_blocks() {
+    let meet = "barrier.cluster.arrive;\nbarrier.cluster.wait;";
+    let half_of_a_block =
+        format!("setp.eq.u32 %p1, %b, 3;\nsetp.ge.and.u32 %p1, %t, 40, %p1;\n@%p1 exit;\n{meet}\nret;");
+    let text = of_pairs(&half_of_a_block).run().unwrap_err().to_string();
+    let end = "the barrier opened for 104 threads of the cluster, and 24 had exited without reaching it, among them \
+               thread [40, 0, 0] of block [3, 0, 0]; let all threads of the cluster reach the barrier before they \
+               return";
+    assert!(text.contains("of block [2, 0, 0]") && text.ends_with(end), "{text}");
+    Launch { checks: Checks { sync: false, ..SYNC }, ..of_pairs(&half_of_a_block) }.passes();
+
+    let is_it = |fault: &FaultKind| {
+        matches!(fault, FaultKind::ExitedBeforeBarrier { waited: 64, exited: 64, block: Some([1, 0, 0]), .. })
+    };
+    let second_block = "and.b32 %r1, %b, 1;\nsetp.eq.u32 %p1, %r1, 1;";
+    of_pairs(&format!("{second_block}\n@%p1 exit;\n{meet}\nret;")).fails(is_it);
+    // Of two phases the second one misses a block.
+    of_pairs(&format!("{second_block}\n{meet}\n@%p1 exit;\n{meet}\nret;")).fails(is_it);
+    // A thread may exit that has arrived and not waited, or behind the last phase.
+    of_pairs(&format!("{second_block}\nbarrier.cluster.arrive;\n@%p1 exit;\nbarrier.cluster.wait;\nret;"))
+        .passes();
+    of_pairs(&format!("{second_block}\n{meet}\n@%p1 exit;\nbar.sync 0;\nret;")).passes();
 }

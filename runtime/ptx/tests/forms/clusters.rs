@@ -395,10 +395,15 @@ fn wrong_uses_of_clusters_are_faults() {
     let (kind, text) = fault("barrier.cluster.wait;\nret;");
     assert_eq!(kind, FaultKind::NotArrived);
     assert!(text.ends_with("where it has not arrived; arrive there before each wait"), "{text}");
-    let (kind, _) = fault(
+    let (kind, text) = fault(
         "setp.lt.u32 %p1, %i, 32;\n@%p1 bar.sync 0;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\nret;",
     );
-    assert_eq!(kind, FaultKind::Deadlock { at_barrier: 96, for_lanes: 0, exited: 0 });
+    let expected =
+        FaultKind::Deadlock { at_barriers: vec![(0, 32)], at_cluster_barrier: 64, for_lanes: 0, exited: 0 };
+    assert_eq!(kind, expected);
+    let end = "no thread of the block can go on: 32 wait at barrier 0 (__syncthreads()), 64 wait at the barrier of \
+               the cluster, 0 wait for lanes of their warp, and 0 have exited; let all threads reach the same barrier";
+    assert!(text.ends_with(end), "{text}");
 }
 
 #[test]
@@ -473,15 +478,28 @@ fn wrong_accesses_to_other_blocks_are_faults() {
             assert!(text.ends_with(&end), "{text}");
         }
     }
+    // An index of 32 bits without a sign that is one less than 0.
+    for (base, window, block) in [
+        ("mov.u64 %rd1, area;".to_owned(), ".shared", ""),
+        (format!("{map} 3;"), "", " of block 3 of its cluster"),
+    ] {
+        let (_, text) = fault(&format!(
+            "setp.ne.u32 %p1, %r2, 0;\n@%p1 bra END;\n{base}\nmov.u32 %r5, -1;\n\
+             mad.wide.u32 %rd1, %r5, 4, %rd1;\nld{window}.u32 %r5, [%rd1];\nEND:\n{MEET}\nret;"
+        ));
+        let end =
+            format!("at byte -4 of the shared variable area{block}, which has 512 bytes; mend the index");
+        assert!(text.ends_with(&end), "{text}");
+    }
     let exits = "setp.eq.u32 %p1, %r2, 1;\n@%p1 exit;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;";
     for load in [
         "ld.shared::cluster.u32 %r5, [%r4];",
         "cvt.u64.u32 %rd1, %r4;\ncvta.shared::cluster.u64 %rd1, %rd1;\nld.u32 %r5, [%rd1];",
     ] {
         let (kind, text) = fault(&format!("{exits}\n{load}\nret;"));
-        assert_eq!(kind, FaultKind::BlockExited { rank: 1 });
-        let end = "it accesses the shared memory of block 1 of its cluster, whose threads have exited; let all threads \
-                   of the cluster meet at its barrier before they exit";
+        assert!(matches!(kind, FaultKind::BlockExited { rank: 1, bytes: 4, .. }), "{kind:?}");
+        let end = "it reads 4 bytes at byte 0 of the shared variable area of block 1 of its cluster, whose threads \
+                   have exited; let all threads of the cluster meet at its barrier before they exit";
         assert!(text.ends_with(end), "{text}");
     }
     let (kind, _) = fault(

@@ -1,6 +1,7 @@
 //! The contents and the texts of the reports of the checks.
 
 use super::super::memory::{Access, Region};
+use super::super::source::{SourceLine, write_line};
 use std::fmt;
 
 /// Two accesses to the same bytes that nothing orders. The [`Fault`](crate::Fault) names the thread
@@ -32,8 +33,8 @@ pub struct Earlier {
     pub thread: [u32; 3],
     /// The line in the PTX text, from 1. It is 0 if the program is too long to keep it.
     pub ptx_line: u32,
-    /// The file and the line in the source, if the PTX has line information.
-    pub source: Option<(String, u32)>,
+    /// The line of the source, if the PTX has line information.
+    pub source: Option<SourceLine>,
 }
 
 /// How the threads of two accesses are related.
@@ -141,11 +142,11 @@ impl fmt::Display for Race {
             Relation::TwoBlocks => write!(f, " of block {block:?} ")?,
         }
         write!(f, "{} (", verb(earlier.access, earlier.is_strong))?;
-        match (source, ptx_line) {
-            (Some((file, line)), _) => write!(f, "{file}:{line}, PTX line {ptx_line})")?,
-            (None, 0) => write!(f, "at a line that is not known)")?,
-            (None, line) => write!(f, "PTX line {line})")?,
+        match ptx_line {
+            0 => write!(f, "at a line that is not known")?,
+            line => write_line(f, *line, source.as_ref())?,
         }
+        write!(f, ")")?;
         if *relation == Relation::SameInstruction {
             return write!(
                 f,
@@ -189,11 +190,21 @@ impl fmt::Display for Race {
             Relation::SameBlock => {
                 write!(f, "separate them by __syncthreads(); use atomic operations if both threads update it")
             }
-            Relation::SameCluster => write!(
-                f,
-                "separate them by the barrier of the cluster (cluster.sync()); use atomic operations if both \
-                 threads update it"
-            ),
+            Relation::SameCluster => {
+                write!(
+                    f,
+                    "separate them by the barrier of the cluster (cluster.sync()); use atomic operations if both \
+                     threads update it"
+                )?;
+                match is_one_strong {
+                    true => Ok(()),
+                    false => write!(
+                        f,
+                        ", or let the first one call __threadfence() and then set a flag that the second one reads \
+                         by an atomic operation or as volatile"
+                    ),
+                }
+            }
             Relation::TwoBlocks => write!(
                 f,
                 "use atomic operations, or let the first block call __threadfence() and then set a flag that \

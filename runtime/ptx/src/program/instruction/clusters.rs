@@ -28,8 +28,9 @@ pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<AskedClust
     let blocks = size.iter().fold(1, |all: u64, blocks| all.saturating_mul((*blocks).into()));
     if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
         let problem = format!(
-            ".{} {size:?} asks for clusters of {blocks} blocks, and a cluster has 1 to {MOST_BLOCKS}",
-            found.name
+            "{} asks for clusters of {blocks} blocks (.{} {size:?}), and a cluster has 1 to {MOST_BLOCKS}, as on \
+             all GPUs with clusters; ask for smaller ones",
+            kernel.name, found.name
         );
         return Err(LowerError { line: found.line, problem });
     }
