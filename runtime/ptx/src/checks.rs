@@ -25,8 +25,9 @@ pub struct Checks {
     /// Reports reads of bytes that nothing has written, and bytes of an operand with
     /// [`is_undefined`](crate::Region::is_undefined) that the launch has not written at its end.
     pub init: bool,
-    /// Reports a barrier of all threads of the block or cluster that some of them do not reach, one
-    /// of the block that they reach at two instructions, and a shuffle from a lane that has exited.
+    /// Reports a barrier of all threads of the block or cluster that some of them do not reach,
+    /// one of the block that they reach at two instructions, and a shuffle from a lane that has
+    /// exited.
     pub sync: bool,
 }
 

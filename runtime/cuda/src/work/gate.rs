@@ -19,10 +19,10 @@
 //! the driver page-locks ahead of need waits for that, a tenth of a second at most: the
 //! page-locking may be waiting for work that the gate's caller lets continue.
 //!
-//! An allocation that must have memory freed waits for the gates of its context itself, because the
-//! driver would wait for them too and could make other threads wait with it. After ten seconds it
-//! calls the driver nevertheless: gates that overlap must not delay it forever. A copy that finds
-//! no page-locked memory calls the driver, which may wait for the gates.
+//! An allocation that must have memory freed waits for the gates of its context itself. The driver
+//! would wait for them too, and could make other threads wait with it. After ten seconds it calls
+//! the driver nevertheless: gates that overlap must not delay it forever. A copy that finds no
+//! page-locked memory calls the driver, which may wait for the gates.
 //!
 //! A stream may wait for another device that died, and that wait may never end. While such a stream
 //! waits, nothing is freed on its device, and the pools keep what they have. A thread that is
@@ -174,8 +174,8 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
 
 /// Calls `free`, because an allocation needs the memory.
 ///
-/// `free` waits for all work on the context's device. This waits first, for `LONGEST_HOLD` at most,
-/// until the gates of the context are open.
+/// `free` waits for all work on the context's device. Before it, this waits until the gates of the
+/// context are open, for `LONGEST_HOLD` at most.
 pub(crate) fn free_between_gates(context: &'static Context, free: impl FnOnce() -> Answer) -> Answer {
     let mut held = HELD.lock();
     // The gates of a dead context never open, and its calls fail without waiting.

@@ -52,8 +52,9 @@ pub struct SharedVariable {
     pub len_bytes: u64,
 }
 
-/// Returns an offset in shared memory with its sign. That of a negative index has wrapped, in 32 or
-/// 64 bits, or the index has wrapped in 32 bits before it was multiplied by the size of an element.
+/// Returns an offset in shared memory with its sign. That of a negative index has wrapped, in 32
+/// or 64 bits, or the index has wrapped in 32 bits before it was multiplied by the size of an
+/// element.
 pub(crate) fn signed(offset: u64, element_bytes: u64) -> i64 {
     match u32::try_from(offset) {
         Ok(offset) => offset.cast_signed().into(),

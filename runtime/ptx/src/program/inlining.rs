@@ -1,7 +1,7 @@
 //! The inlined calls that lead to an instruction, as far as they are in the kernel's own file.
 //!
-//! A `.loc` of an inlined instruction names the call: a file, a line and a column. That call may be
-//! inlined, too. Then an earlier `.loc` has the place of the call, and names the next call. If
+//! A `.loc` of an inlined instruction names the call: a file, a line and a column. That call may
+//! be inlined, too. Then an earlier `.loc` has the place of the call, and names the next call. If
 //! several have it, the last of them counts, because a compiler writes the `.loc` of a call where
 //! the instructions of that call begin.
 
@@ -21,8 +21,8 @@ pub(super) struct Inlining {
 }
 
 impl Inlining {
-    /// Takes the next `.loc` of the function. Returns the place in `sources` of the calls that lead
-    /// to it.
+    /// Takes the next `.loc` of the function. Returns the place in `sources` of the calls that
+    /// lead to it.
     pub(super) fn pass(&mut self, at: Location, inlined_at: Option<Location>, sources: &mut Sources) -> u32 {
         match inlined_at {
             Some(call) => self.call_of.insert(at, call),
