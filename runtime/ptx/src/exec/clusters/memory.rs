@@ -204,3 +204,40 @@ pub(crate) fn rank_of_address<A: Cell>(
     });
     Flow::Next
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 256;
+
+    /// Returns the block and the offset of an access from block 0 of two that misses shared memory.
+    fn missed(address: u64, others: Option<u64>) -> Option<(Option<u32>, u64)> {
+        let memory = ClusterMemory { rank: 0, blocks: 2, start: 1 << 40, stride: LEN + GAP, exited: 0 };
+        let kind = memory.missed(address, 4, Access::Read, LEN, others)?;
+        let FaultKind::OutOfShared { offset, block, .. } = kind else { panic!("{kind:?}") };
+        Some((block, offset))
+    }
+
+    #[test]
+    fn an_address_misses_the_nearest_block_if_no_other_memory_is_nearer() {
+        let (first, second) = (1 << 40, (1 << 40) + LEN + GAP);
+        for (address, block, offset) in [
+            (first - 4, None, -4),
+            (first + LEN + 8, None, 264),
+            (second - 8, Some(1), -8),
+            (second + LEN, Some(1), 256),
+            (second + LEN + NEAR, Some(1), (LEN + NEAR) as i64),
+            (first - NEAR, None, -(NEAR as i64)),
+            // An index of 32 bits that wrapped, of 4 bytes.
+            (second + (4 << 32) - 4, Some(1), (4 << 32) - 4),
+        ] {
+            assert_eq!(missed(address, None), Some((block, offset as u64)), "{address:#x}");
+            assert_eq!(missed(address, Some(1 << 30)), Some((block, offset as u64)), "{address:#x}");
+        }
+        assert_eq!(missed(second + LEN + NEAR + 1, None), None);
+        assert_eq!(missed(first - NEAR - 1, None), None);
+        assert_eq!(missed(second + LEN + 64, Some(63)), None, "other memory is nearer");
+        assert_eq!(missed(second + (1 << 33), None), None, "no index of 4 bytes wraps like this");
+    }
+}
