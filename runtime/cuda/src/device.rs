@@ -8,7 +8,7 @@ use super::modules::{handles, library};
 use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
 use super::visible;
-use super::work::gate::{ahead_unless_held, free_between_gates, free_unless_held};
+use super::work::gate::{ahead_unless_held, free_between_gates, free_of, free_unless_held};
 use super::work::graph;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -235,25 +235,22 @@ unsafe impl Driver for CudaDevice {
         allocated.map(|()| DevicePtr(address)).map_err(|failed| self.driver_error(failed))
     }
 
-    unsafe fn free(&self, ptr: DevicePtr, _len_bytes: usize) {
+    unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
+        // SAFETY: `free_all` has the same rules, which the caller keeps.
+        unsafe { self.free_all(vec![(ptr, len_bytes)]) };
+    }
+
+    unsafe fn free_all(&self, memory: Vec<(DevicePtr, usize)>) {
         let context = self.context;
         if warpline_driver::process::is_ending() {
             return;
         }
-        background::run_where_it_may_block(move || {
-            let free = move || {
-                let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for
-                // it.
-                unsafe { opened().cuMemFree_v2(ptr.0) }
-            };
-            if context.has_standing_stream() {
-                return free_unless_held(context, Box::new(free));
-            }
-            if let Err(failed) = free_between_gates(context, free) {
-                context.note_failure(failed);
-            }
+        let frees = memory.into_iter().map(|(ptr, _)| {
+            // SAFETY: `free_of` has the rules of this function.
+            unsafe { free_of(context, ptr) }
         });
+        let frees = frees.collect();
+        background::run_where_it_may_block(move || free_between_gates(context, frees));
     }
 
     fn can_free(&self) -> bool {
@@ -262,15 +259,9 @@ unsafe impl Driver for CudaDevice {
 
     unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
         let context = self.context;
-        background::run_where_it_may_block(move || {
-            let free = move || {
-                let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for
-                // it.
-                unsafe { opened().cuMemFree_v2(ptr.0) }
-            };
-            free_unless_held(context, Box::new(free));
-        });
+        // SAFETY: `free_of` has the rules of this function.
+        let free = unsafe { free_of(context, ptr) };
+        background::run_where_it_may_block(move || free_unless_held(context, free));
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {

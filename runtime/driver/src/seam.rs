@@ -87,6 +87,18 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     /// touches it is unfinished or will be submitted.
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize);
 
+    /// Frees several allocations like [`free`](Self::free), because a caller is waiting for their
+    /// memory.
+    ///
+    /// # Safety
+    /// The rules of `free`, for each address and its length.
+    unsafe fn free_all(&self, memory: Vec<(DevicePtr, usize)>) {
+        for (ptr, len_bytes) in memory {
+            // SAFETY: `free` has the same rules, which the caller keeps.
+            unsafe { self.free(ptr, len_bytes) };
+        }
+    }
+
     /// Returns false while a call that frees memory might not return, for example because a gate
     /// holds a stream. The pools above the driver then free nothing, and the driver keeps memory
     /// that is freed nevertheless.

@@ -66,7 +66,7 @@ pub mod text;
 
 pub use checks::{Checks, UnknownCheck};
 pub use exec::checks::report::{Earlier, Place, Race, Relation};
-pub use exec::fault::{Fault, FaultKind, SharedVariable};
+pub use exec::fault::{AtBarrier, Fault, FaultKind, SharedVariable};
 pub use exec::memory::{Access, AddressSpace, Region};
 pub use exec::source::SourceLine;
 pub use kernel::{Config, Host, Kernel, LoadError, Memory, Module, vector_instructions};

@@ -6,6 +6,8 @@
 
 #[path = "forms/bits.rs"]
 mod bits;
+#[path = "forms/cluster_faults.rs"]
+mod cluster_faults;
 #[path = "forms/cluster_launches.rs"]
 mod cluster_launches;
 #[path = "forms/clusters.rs"]

@@ -191,10 +191,7 @@ impl DeviceMemory {
                 return Ok(Err(shortage));
             }
             // Freed without delay, because the next round asks for it.
-            self.free_segments(given, |driver, segment| {
-                // SAFETY: as `free_segments` says.
-                unsafe { driver.free(DevicePtr(segment.address), segment.span) };
-            });
+            self.free_segments(given, at_once);
         }
     }
 
@@ -227,17 +224,17 @@ impl DeviceMemory {
         Ok(Err(shortage))
     }
 
-    /// Frees segments by calling `free`, which is `Driver::free` or `Driver::free_in_time`.
-    /// Both need an allocation of this driver with its length, and no use of it unfinished or to
-    /// come. Segments are made from `Driver::alloc` alone, and the pool forgot these. No block of
-    /// them was live, none can be handed out again, and `finished` held for every use of every one.
-    fn free_segments(&self, segments: Vec<Segment>, free: fn(&dyn Driver, Segment)) {
+    /// Frees segments by calling `free`, which is [`at_once`] or [`in_time`]. Both need
+    /// allocations of this driver with their lengths, and no use of them unfinished or to come.
+    /// Segments are made from `Driver::alloc` alone, and the pool forgot these. No block of them
+    /// was live, none can be handed out again, and `finished` held for every use of every one.
+    fn free_segments(&self, segments: Vec<Segment>, free: FreeSegments) {
         if segments.is_empty() {
             return;
         }
         let driver = self.driver.clone();
         crate::background::run_where_it_may_block(move || {
-            segments.into_iter().for_each(|segment| free(&*driver, segment));
+            free(&*driver, segments);
         });
     }
 
@@ -296,10 +293,7 @@ impl DeviceMemory {
     /// Frees every segment without a live block or an unfinished use, and makes the driver release
     /// what it keeps for libraries. Returns the number of bytes in the segments.
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
-        let bytes = self.give_all_back(finished, |driver, segment| {
-            // SAFETY: as `free_segments` says.
-            unsafe { driver.free_in_time(DevicePtr(segment.address), segment.span) };
-        });
+        let bytes = self.give_all_back(finished, in_time);
         self.driver.release_idle();
         bytes
     }
@@ -307,13 +301,10 @@ impl DeviceMemory {
     /// Frees the same segments as [`empty_cache`](Self::empty_cache) without delay, because a
     /// driver call needs the memory.
     pub(crate) fn make_room(&self, finished: impl Fn(Use) -> bool) {
-        self.give_all_back(finished, |driver, segment| {
-            // SAFETY: as `free_segments` says.
-            unsafe { driver.free(DevicePtr(segment.address), segment.span) };
-        });
+        self.give_all_back(finished, at_once);
     }
 
-    fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: fn(&dyn Driver, Segment)) -> usize {
+    fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: FreeSegments) -> usize {
         if !self.driver.can_free() {
             return 0;
         }
@@ -328,6 +319,23 @@ impl DeviceMemory {
     /// fault plan.
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
+    }
+}
+
+type FreeSegments = fn(&dyn Driver, Vec<Segment>);
+
+/// Frees segments whose memory a caller is waiting for.
+fn at_once(driver: &dyn Driver, segments: Vec<Segment>) {
+    let memory = segments.into_iter().map(|segment| (DevicePtr(segment.address), segment.span));
+    // SAFETY: as `free_segments` says.
+    unsafe { driver.free_all(memory.collect()) };
+}
+
+/// Frees segments that nobody is waiting for.
+fn in_time(driver: &dyn Driver, segments: Vec<Segment>) {
+    for segment in segments {
+        // SAFETY: as `free_segments` says.
+        unsafe { driver.free_in_time(DevicePtr(segment.address), segment.span) };
     }
 }
 

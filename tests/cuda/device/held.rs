@@ -3,7 +3,7 @@
 //! opens the gate.
 
 use crate::support::block_on;
-use crate::support::raw::calls;
+use crate::support::raw::{calls, waits_for_device};
 use crate::support::software::in_child;
 use warpline::prelude::*;
 
@@ -59,11 +59,34 @@ fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alo
             limited.alloc::<u8>(12 << 20).map(drop)
         });
         asking.recv().unwrap();
-        // Each takes memory from the driver. A call to free memory would keep them waiting.
-        let taken = [(); 200].map(|()| device.alloc::<u8>(2 << 20).unwrap());
+        // Each takes memory from the driver. A call that frees memory would keep them waiting.
+        let taken = [(); 100].map(|()| device.alloc::<u8>(2 << 20).unwrap());
         gate.open();
         larger.join().unwrap().unwrap();
         drop(taken);
+    });
+}
+
+#[test]
+fn a_gate_closes_although_an_allocation_frees_memory_behind_what_the_host_holds() {
+    in_child(&[], || {
+        let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
+        let limited = limited.device(DeviceId::Cuda(0)).unwrap();
+        drop(limited.alloc::<u8>(10 << 20).unwrap());
+        let (_runtime, device) = cuda();
+        let (called, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let call = called.call(move || goes_on.recv().unwrap());
+        let before = waits_for_device();
+        let larger = std::thread::spawn(move || limited.alloc::<u8>(12 << 20).map(drop));
+        while waits_for_device() == before {
+            std::thread::yield_now();
+        }
+        let gate = other.hold().unwrap();
+        go_on.send(()).unwrap();
+        gate.open();
+        call.blocking_wait().unwrap();
+        larger.join().unwrap().unwrap();
     });
 }
 

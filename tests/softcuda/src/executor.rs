@@ -10,6 +10,7 @@ use crate::errors::{Code, say};
 use crate::kernel::LaunchShape;
 use crate::launch::LaunchKind;
 use crate::memory::{self, Asker};
+use crate::plan;
 use crate::ptx::Place;
 use crate::work::Fault;
 use std::fmt;
@@ -69,6 +70,7 @@ impl PtxLaunch {
             }
             Err(fault) => {
                 print(&fault.printed);
+                std::thread::sleep(plan::get().fault_delay);
                 Err(Fault { code: code_of(&fault.kind), why: fault.to_string() })
             }
         }

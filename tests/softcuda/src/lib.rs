@@ -197,6 +197,7 @@
 //! | `SOFTCUDA_FAULT_SEEN=stream` | idle streams keep answering success after a fault, see below |
 //! | `SOFTCUDA_LOSE_WRITE=nth` | the nth `cuStreamWriteValue` that executes stores nothing |
 //! | `SOFTCUDA_COPY_DELAY_US=n` | each asynchronous copy takes at least n µs |
+//! | `SOFTCUDA_FAULT_DELAY_US=n` | a kernel whose device code fails ends n µs later, see below |
 //! | `SOFTCUDA_DEPTH=n` | streams with room for `n` pieces of work, see below |
 //! | `SOFTCUDA_CONNECTIONS=n` | hardware queues that a context's streams share, see below |
 //! | `SOFTCUDA_ONE_AT_A_TIME=1` | calls with one current context exclude each other, see below |
@@ -221,6 +222,9 @@
 //!
 //! `SOFTCUDA_POISON_LAUNCH`: the nth launch that executes poisons its context, with 700 or any code
 //! from 1 to 9999.
+//!
+//! `SOFTCUDA_FAULT_DELAY_US`: for programs that rely on the calls right behind a launch to
+//! succeed, as they do on a GPU, which reports a fault later than the CPU.
 //!
 //! `SOFTCUDA_DEPTH`: a call that puts work on a stream, or records an event there, waits while `n`
 //! pieces of work on the stream are unfinished.

@@ -20,6 +20,7 @@ pub(crate) struct Plan {
     pub(crate) fault_seen_by_stream: bool,
     pub(crate) lose_write: Option<u64>,
     pub(crate) copy_delay: Option<Duration>,
+    pub(crate) fault_delay: Duration,
     pub(crate) depth: Option<u64>,
     /// The number of hardware queues that the streams of a context share; 0 if each stream has its
     /// own.
@@ -119,6 +120,9 @@ impl Plan {
                     text.parse().ok().map(|micros| Some(Duration::from_micros(micros)))
                 })
                 .filter(|delay| !delay.is_zero()),
+            fault_delay: reader.read("SOFTCUDA_FAULT_DELAY_US", Duration::ZERO, |text| {
+                text.parse().ok().map(Duration::from_micros)
+            }),
             depth: reader
                 .read("SOFTCUDA_DEPTH", None, |text| text.parse().ok().filter(|depth| *depth > 0).map(Some)),
             connections: reader.read("SOFTCUDA_CONNECTIONS", 0, |text| {

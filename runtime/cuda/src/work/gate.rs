@@ -15,14 +15,17 @@
 //! Freeing waits for the whole device in the driver, and page-locking may. Driver calls of other
 //! threads may wait for both meanwhile. A closed gate may need just such a call before it opens. So
 //! while any stream is held, of any runtime and device, nothing is freed ([`Held`]) and nothing is
-//! page-locked ahead of need. No gate closes while the driver frees. A gate that would close while
-//! the driver page-locks ahead of need waits for that, a tenth of a second at most: the
-//! page-locking may be waiting for work that the gate's caller lets continue.
+//! page-locked ahead of need. No gate closes while the driver frees.
 //!
-//! An allocation that must have memory freed waits for the gates of its context itself. The driver
-//! would wait for them too, and could make other threads wait with it. After ten seconds it calls
-//! the driver nevertheless: gates that overlap must not delay it forever. A copy that finds no
+//! Calls that somebody needs are exempt. An allocation that must have memory freed waits until the
+//! gates of its context are open, and does not let the driver wait for them. After ten seconds it
+//! calls the driver nevertheless: gates that overlap must not delay it forever. Gates of other
+//! contexts do not count, although its device may wait for them by events. A copy that finds no
 //! page-locked memory calls the driver, which may wait for the gates.
+//!
+//! A gate that would close while the driver page-locks ahead of need, or frees what an allocation
+//! needs, waits for that, a tenth of a second at most: the call may be waiting for work that the
+//! gate's caller lets continue.
 //!
 //! A stream may wait for another device that died, and that wait may never end. While such a stream
 //! waits, nothing is freed on its device, and the pools keep what they have. A thread that is
@@ -37,13 +40,13 @@ use crate::api::{Answer, CUstream, opened};
 use crate::completion::track::Track;
 use crate::completion::words::Word;
 use crate::context::Context;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{DriverError, HostFn, background};
+use warpline_driver::{DevicePtr, DriverError, HostFn, background};
 
 /// `CU_STREAM_WAIT_VALUE_GEQ`
 const AT_LEAST: u32 = 0;
@@ -86,23 +89,26 @@ impl Drop for Opens {
 struct Held {
     /// The context of the stream of each closed gate.
     gates: Vec<&'static Context>,
-    /// The number of threads that page-lock ahead of need.
-    page_locking: usize,
+    /// The number of threads in calls of the driver that page-lock ahead of need, or free what an
+    /// allocation needs.
+    in_driver: usize,
     put_off: Vec<(&'static Context, Free)>,
 }
 
-type Free = Box<dyn FnOnce() -> Answer + Send>;
+pub(crate) type Free = Box<dyn FnOnce() -> Answer + Send>;
 
 /// The closed gates of the process. The lock is also held while the driver frees.
-static HELD: Mutex<Held> = Mutex::new(Held { gates: Vec::new(), page_locking: 0, put_off: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { gates: Vec::new(), in_driver: 0, put_off: Vec::new() });
 /// Signalled when a gate opens.
 static OPENED: Condvar = Condvar::new();
-/// Signalled when `page_locking` decreases.
-static PAGE_LOCKED: Condvar = Condvar::new();
-/// The longest time that a gate waits for page-locking before it closes.
-const LONGEST_PAGE_LOCKING: Duration = Duration::from_millis(100);
+/// Signalled when `in_driver` decreases.
+static RETURNED: Condvar = Condvar::new();
+/// The longest time that a gate waits for such calls before it closes.
+const LONGEST_CALL: Duration = Duration::from_millis(100);
 /// The longest time that an allocation waits for gates before it frees memory.
 const LONGEST_HOLD: Duration = Duration::from_secs(10);
+/// The time after which it looks for the death of its device, which signals nothing here.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Returns whether a gate of the process is closed.
 pub(crate) fn is_one_closed() -> bool {
@@ -117,12 +123,12 @@ struct Closed(&'static Context);
 impl Closed {
     /// Counts a gate as closed.
     ///
-    /// Waits until frees in progress have finished, and for `LONGEST_PAGE_LOCKING` at most until
-    /// page-locking has.
+    /// Waits until frees in progress that nobody needs have finished, and for `LONGEST_CALL` at
+    /// most until the calls in `in_driver` have.
     fn new(context: &'static Context) -> Self {
         let mut held = HELD.lock();
-        let until = Instant::now() + LONGEST_PAGE_LOCKING;
-        let _ = PAGE_LOCKED.wait_while_until(&mut held, |held| held.page_locking > 0, until);
+        let until = Instant::now() + LONGEST_CALL;
+        let _ = RETURNED.wait_while_until(&mut held, |held| held.in_driver > 0, until);
         held.gates.push(context);
         Closed(context)
     }
@@ -150,6 +156,18 @@ impl Drop for Closed {
     }
 }
 
+/// Returns the call that frees memory.
+///
+/// # Safety
+/// The rules of `Driver::free`.
+pub(crate) unsafe fn free_of(context: &'static Context, ptr: DevicePtr) -> Free {
+    Box::new(move || {
+        let _entered = context.enter_relaxed()?;
+        // SAFETY: cuMemFree takes an address that cuMemAlloc gave; the caller vouches for it.
+        unsafe { opened().cuMemFree_v2(ptr.0) }
+    })
+}
+
 /// Calls `free` when no gate is closed: now, or later on a thread that may block.
 ///
 /// `free` may wait for all work on the context's device. While it would never return, the call is
@@ -172,19 +190,31 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
     }
 }
 
-/// Calls `free`, because an allocation needs the memory.
+/// Calls each of `frees`, because an allocation needs the memory.
 ///
-/// `free` waits for all work on the context's device. Before it, this waits until the gates of the
-/// context are open, for `LONGEST_HOLD` at most.
-pub(crate) fn free_between_gates(context: &'static Context, free: impl FnOnce() -> Answer) -> Answer {
+/// They wait for all work on the context's device. Before them, this waits until the gates of the
+/// context are open, for `LONGEST_HOLD` at most. If they would never return then, they are put off
+/// as by [`free_unless_held`].
+pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
     let mut held = HELD.lock();
+    let until = Instant::now() + LONGEST_HOLD;
     // The gates of a dead context never open, and its calls fail without waiting.
-    let is_held =
-        |held: &mut Held| context.death().is_none() && held.gates.iter().any(|of| std::ptr::eq(*of, context));
-    let _ = OPENED.wait_while_for(&mut held, is_held, LONGEST_HOLD);
-    // The lock keeps gates from closing, but also from opening.
-    let _none_closes = held.gates.is_empty().then_some(held);
-    free()
+    while context.death().is_none()
+        && held.gates.iter().any(|of| std::ptr::eq(*of, context))
+        && Instant::now() < until
+    {
+        let _ = OPENED.wait_for(&mut held, LOOK_AGAIN);
+    }
+    if context.has_standing_stream() {
+        held.put_off.extend(frees.into_iter().map(|free| (context, free)));
+        return;
+    }
+    // Without the lock: the host may have to close and open gates of other streams before the
+    // device is idle.
+    let answers = in_driver(held, || frees.into_iter().map(|free| free()).collect::<Vec<Answer>>());
+    for failed in answers.into_iter().filter_map(Result::err) {
+        context.note_failure(failed);
+    }
 }
 
 /// Calls `page_lock` unless it would wait forever, a gate is closed, or memory is being freed.
@@ -195,13 +225,18 @@ pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -
     if context.has_standing_stream() {
         return None;
     }
-    let mut held = HELD.try_lock().filter(|held| held.gates.is_empty())?;
-    held.page_locking += 1;
+    let held = HELD.try_lock().filter(|held| held.gates.is_empty())?;
+    Some(in_driver(held, page_lock))
+}
+
+/// Makes a call of the driver that may wait for the device, for which new gates wait a little.
+fn in_driver<R>(mut held: MutexGuard<'_, Held>, call: impl FnOnce() -> R) -> R {
+    held.in_driver += 1;
     drop(held);
-    let page_locked = page_lock();
-    HELD.lock().page_locking -= 1;
-    PAGE_LOCKED.notify_all();
-    Some(page_locked)
+    let answer = call();
+    HELD.lock().in_driver -= 1;
+    RETURNED.notify_all();
+    answer
 }
 
 /// True while a gate keeps the driver's thread for host functions.

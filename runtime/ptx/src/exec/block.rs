@@ -10,7 +10,7 @@ use super::checks::Checker;
 use super::clusters::{self, ClusterMemory};
 use super::context::{Context, Launch, position};
 use super::control;
-use super::fault::{Fault, FaultKind};
+use super::fault::{AtBarrier, Fault, FaultKind};
 use super::fragment::Barrier;
 use super::registers::LANES;
 use super::schedule::Order;
@@ -216,11 +216,11 @@ impl Block {
         };
         match &mut kind {
             FaultKind::OutOfBounds { calls_malloc, .. } => *calls_malloc = context.launch.code.calls_malloc,
-            FaultKind::OutOfShared { offset, bytes, variable, .. }
-            | FaultKind::BlockExited { offset, bytes, variable, .. }
+            FaultKind::OutOfShared { offset, variable, .. }
+            | FaultKind::BlockExited { offset, variable, .. }
                 if context.launch.dynamic_shared_bytes == 0 =>
             {
-                *variable = context.launch.code.shared_variable_near(*offset, *bytes);
+                *variable = context.launch.code.shared_variable_near(*offset);
             }
             _ => {}
         }
@@ -234,34 +234,32 @@ impl Block {
 
     #[cold]
     pub(crate) fn deadlock(&self, context: &Context<'_>) -> Box<Fault> {
-        let mut at = [0; BARRIERS];
-        let (mut live, mut at_any) = (0, 0);
+        let mut waiting = [(0, None); BARRIERS];
+        let live: u32 = self.warps.iter().map(Warp::live).sum();
         for warp in &self.warps {
-            live += warp.live();
-            warp.for_each_waiting(|barrier, mask, _| {
-                at[barrier.id as usize] += mask.count_ones();
-                at_any += mask.count_ones();
+            warp.for_each_waiting(|Barrier { id, threads }, mask, _| {
+                let (count, needed) = &mut waiting[id as usize];
+                *count += mask.count_ones();
+                *needed = threads.or(*needed);
             });
         }
-        let of_block = (0..control::BARRIERS).map(|id| (id, at[id as usize]));
+        let at_barrier = |(barrier, arrived): (u32, &u32)| {
+            let (waiting, needed) = waiting[barrier as usize];
+            AtBarrier { barrier, waiting, arrived: *arrived, needed }
+        };
+        let at_all = (0..control::BARRIERS).zip(&self.arrived).map(at_barrier);
         let kind = FaultKind::Deadlock {
-            at_barriers: of_block.filter(|(_, threads)| *threads > 0).collect(),
-            at_cluster_barrier: at[clusters::OPEN as usize],
-            for_lanes: live - at_any,
+            at_barriers: at_all.filter(|at| at.waiting > 0).collect(),
+            at_cluster_barrier: waiting[clusters::OPEN as usize].0,
+            for_lanes: live - waiting.iter().map(|(count, _)| count).sum::<u32>(),
             exited: context.launch.threads() - live,
         };
-        self.blame_waiting(context, kind)
-    }
-
-    /// Describes a fault of threads that wait, with the place of one of them.
-    #[cold]
-    pub(crate) fn blame_waiting(&self, context: &Context<'_>, kind: FaultKind) -> Box<Fault> {
         let waiting = |(at, warp): (usize, &Warp)| warp.any_waiting().map(|(lane, place)| (at, lane, place));
         let (warp, lane, place) = self.warps.iter().enumerate().find_map(waiting).unwrap_or_default();
         self.describe(context, warp, lane, place, kind)
     }
 
-    fn describe(
+    pub(crate) fn describe(
         &self,
         context: &Context<'_>,
         warp: usize,

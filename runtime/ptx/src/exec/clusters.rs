@@ -175,13 +175,12 @@ impl Cluster {
                 }
                 live = live.or(Some(rank));
             }
+            let can_end_phase = self.warps().all(has_arrived);
+            if can_end_phase && let Some(fault) = self.exited_before_barrier(launch, checker) {
+                return Progress::Fault(fault);
+            }
             let Some(live) = live else { return Progress::Done };
-            if self.can_end_phase() {
-                if checker.is_some_and(|checker| checker.borrow().checks().sync)
-                    && let Some(fault) = self.exited_before_barrier(launch, checker)
-                {
-                    return Progress::Fault(fault);
-                }
+            if can_end_phase {
                 self.end_phase(launch, checker);
             } else if !is_running {
                 // A block that the others wait for tells more.
@@ -208,11 +207,6 @@ impl Cluster {
         self.blocks.iter().flat_map(|block| &block.warps)
     }
 
-    /// Returns whether the phase of the barrier may end: all threads have arrived or exited.
-    fn can_end_phase(&self) -> bool {
-        self.warps().all(has_arrived) && self.warps().any(|warp| live(warp) != 0)
-    }
-
     /// Ends the phase of the barrier, and lets the threads go on that wait.
     fn end_phase(&mut self, launch: &Launch<'_>, checker: Option<&RefCell<Checker>>) {
         if let Some(checker) = checker {
@@ -226,12 +220,17 @@ impl Cluster {
         }
     }
 
-    /// Checks that no thread has exited without arriving in the phase that is about to end.
+    /// Returns a fault if the check of barriers is on, and threads have arrived in the phase that
+    /// is about to end, but others have exited without that. It names the last arrival.
     fn exited_before_barrier(
         &self,
         launch: &Launch<'_>,
         checker: Option<&RefCell<Checker>>,
     ) -> Option<Box<Fault>> {
+        if self.warps().all(|warp| warp.lanes.arrived.open == 0) {
+            return None;
+        }
+        let (number, lane, place) = checker?.borrow().last_arrival()?;
         let threads = launch.threads();
         let exited = |warp: &Warp| {
             let lanes = &warp.lanes;
@@ -248,8 +247,8 @@ impl Cluster {
             thread: position(thread.into(), launch.block),
             block: Some(launch.position_of(gone.number())),
         };
-        let rank = self.blocks.iter().position(Block::is_live)?;
-        Some(self.blocks[rank].blame_waiting(&self.context(rank, launch, checker), kind))
+        let (rank, warp) = (number / launch.warps(), number % launch.warps());
+        Some(self.blocks[rank].describe(&self.context(rank, launch, checker), warp, lane, place, kind))
     }
 }
 

@@ -74,9 +74,9 @@ impl Code {
 
     /// Returns the shared variable that a wrong offset is meant for: the last one that does not
     /// start behind it, or the first one if the offset is negative.
-    pub(crate) fn shared_variable_near(&self, offset: u64, bytes: u64) -> Option<SharedVariable> {
+    pub(crate) fn shared_variable_near(&self, offset: u64) -> Option<SharedVariable> {
         let variables = &self.shared_variables;
-        let nearest = match signed(offset, bytes) {
+        let nearest = match signed(offset) {
             ..0 => variables.iter().min_by_key(|(start, ..)| start),
             _ => variables.iter().filter(|(start, ..)| *start <= offset).max_by_key(|(start, ..)| start),
         };

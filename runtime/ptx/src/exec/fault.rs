@@ -41,6 +41,9 @@ const FAR: u64 = 1 << 32;
 /// Capability".
 pub(crate) const NEAR: u64 = 256 << 10;
 
+/// The most bytes from one element to the next of which an index that wrapped is recognised.
+const LONGEST_STRIDE: u64 = 4096;
+
 /// A variable in shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedVariable {
@@ -52,17 +55,26 @@ pub struct SharedVariable {
     pub len_bytes: u64,
 }
 
-/// Returns an offset in shared memory with its sign. That of a negative index has wrapped, in 32
-/// or 64 bits, or the index has wrapped in 32 bits before it was multiplied by the size of an
-/// element.
-pub(crate) fn signed(offset: u64, element_bytes: u64) -> i64 {
-    match u32::try_from(offset) {
-        Ok(offset) => offset.cast_signed().into(),
-        Err(_) => {
-            let index_wrapped = offset.wrapping_sub(element_bytes << 32).cast_signed();
-            if index_wrapped.unsigned_abs() <= NEAR { index_wrapped } else { offset.cast_signed() }
-        }
-    }
+/// Returns an offset in shared memory with its sign. That of a negative index has wrapped in 32 or
+/// 64 bits, or the index wrapped in 32 bits before it was multiplied by the bytes from one element
+/// to the next.
+pub(crate) fn signed(offset: u64) -> i64 {
+    let (upper, lower) = (offset >> 32, i64::from((offset as u32).cast_signed()));
+    let has_index_wrapped = upper < LONGEST_STRIDE && (-(NEAR as i64)..0).contains(&lower);
+    if upper == 0 || has_index_wrapped { lower } else { offset.cast_signed() }
+}
+
+/// The threads that wait at a barrier of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtBarrier {
+    /// The number of the barrier.
+    pub barrier: u32,
+    /// The number of threads that wait.
+    pub waiting: u32,
+    /// The number of threads that have arrived and do not wait (`bar.arrive`).
+    pub arrived: u32,
+    /// The number of threads that the barrier needs, if it is not all of the block.
+    pub needed: Option<u32>,
 }
 
 /// The kind of a failure.
@@ -182,8 +194,8 @@ pub enum FaultKind {
     },
     /// All threads of a block wait, and none of them can go on.
     Deadlock {
-        /// The barriers of the block at which threads wait, with the number of these threads.
-        at_barriers: Vec<(u32, u32)>,
+        /// The barriers of the block at which threads wait.
+        at_barriers: Vec<AtBarrier>,
         /// The number of threads that wait at the barrier of the cluster.
         at_cluster_barrier: u32,
         /// The number of threads that wait for other lanes of their warp.

@@ -95,7 +95,7 @@ pub(super) struct This<'m> {
     pub(super) names: Names<'m>,
     pub(super) labels: Labels<'m>,
     pub(super) line: Line,
-    inlining: Inlining,
+    inlining: Inlining<'m>,
     pub(super) frame_bytes: u64,
     /// Ops whose field `a` or `b` is relative to the end of the frame.
     pub(super) behind_frame: Vec<(usize, Side)>,
@@ -318,9 +318,9 @@ impl<'m> Lowering<'m> {
                 let place = self.code.ops.len() as u32;
                 self.this.labels.add(label, place);
             }
-            Statement::Location { at, inlined_at } => {
+            Statement::Location { at, inlined } => {
                 self.this.line.source = NumberedLine { file: at.file, line: at.line };
-                self.this.line.calls = self.this.inlining.pass(*at, *inlined_at, &mut self.code.sources);
+                self.this.line.calls = self.this.inlining.pass(*at, *inlined, &mut self.code.sources);
             }
             Statement::Open => self.open(),
             Statement::Close => self.close()?,

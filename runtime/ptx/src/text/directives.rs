@@ -1,7 +1,7 @@
 //! Reads the directives of a module.
 
 use super::lexer::Token;
-use super::module::{Linkage, Location, Module, Space};
+use super::module::{Inlined, Linkage, Location, Module, Space};
 use super::parser::{Parsed, Parser};
 
 impl<'a> Parser<'a> {
@@ -104,29 +104,30 @@ impl<'a> Parser<'a> {
         Ok((number, name))
     }
 
-    /// Reads `.loc file line column`, and the place of the call if the code was inlined.
-    pub(super) fn location(&mut self) -> Parsed<(Location, Option<Location>)> {
+    /// Reads `.loc file line column`, and the call if the code was inlined.
+    pub(super) fn location(&mut self) -> Parsed<(Location, Option<Inlined<'a>>)> {
         self.advance();
         let at = self.place()?;
-        let mut inlined_at = None;
+        let (mut name, mut call) = (("", 0), None);
         while self.take(',') {
             match self.token {
                 Token::Name("function_name") => {
                     self.advance();
-                    match self.token {
-                        Token::Name(_) | Token::Directive(_) => self.advance(),
-                        _ => return self.error("the label of a function's name"),
-                    }
-                    self.offset()?;
+                    let (Token::Name(function) | Token::Directive(function)) = self.token else {
+                        return self.error("the label of a function's name");
+                    };
+                    self.advance();
+                    name = (function, self.offset()?);
                 }
                 Token::Name("inlined_at") => {
                     self.advance();
-                    inlined_at = Some(self.place()?);
+                    call = Some(self.place()?);
                 }
                 _ => return self.error("\"function_name\" or \"inlined_at\""),
             }
         }
-        Ok((at, inlined_at))
+        let (function, offset) = name;
+        Ok((at, call.map(|at| Inlined { function, offset, at })))
     }
 
     fn place(&mut self) -> Parsed<Location> {

@@ -156,8 +156,8 @@ pub enum Statement<'a> {
     Location {
         /// The place in the source.
         at: Location,
-        /// The place of the call, if the code was inlined.
-        inlined_at: Option<Location>,
+        /// The call, if the code was inlined.
+        inlined: Option<Inlined<'a>>,
     },
     /// `{`
     Open,
@@ -185,6 +185,17 @@ pub struct Location {
     pub line: u32,
     /// The column.
     pub column: u32,
+}
+
+/// The call of inlined code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Inlined<'a> {
+    /// The label of the function's name. It is empty if the text has none.
+    pub function: &'a str,
+    /// Bytes after it.
+    pub offset: i64,
+    /// The place of the call.
+    pub at: Location,
 }
 
 /// An instruction: `@%p1 add.rn.f32 %f1, %f2, %f3;`.

@@ -85,8 +85,8 @@ impl<'a> Parser<'a> {
         match directive {
             "reg" => body.push(self.registers()?),
             "loc" => {
-                let (at, inlined_at) = self.location()?;
-                body.push(Statement::Location { at, inlined_at });
+                let (at, inlined) = self.location()?;
+                body.push(Statement::Location { at, inlined });
             }
             "pragma" => self.pragma()?,
             "global" | "const" | "shared" | "local" | "param" | "extern" | "visible" | "weak" | "common" => {
@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::module::{Init, Linkage, Location, Number, Operand, Space, Variable};
+    use super::super::module::{Init, Inlined, Linkage, Location, Number, Operand, Space, Variable};
     use super::*;
 
     fn body(text: &str) -> Vec<Statement<'_>> {
@@ -246,6 +246,7 @@ mod tests {
     fn scopes_labels_and_locations_are_statements() {
         let ret = Instruction { guard: None, opcode: "ret", operands: vec![], line: 1 };
         let at = |file, line, column| Location { file, line, column };
+        let inlined = Inlined { function: "$L__info", offset: 16, at: at(1, 7, 8) };
         assert_eq!(
             body(
                 "{ { $L__BB0_1: A : ret; } .loc 1 4 0 .loc 2 5 6, function_name $L__info+16, inlined_at 1 7 8
@@ -257,9 +258,9 @@ mod tests {
                 Statement::Label("A"),
                 Statement::Instruction(ret),
                 Statement::Close,
-                Statement::Location { at: at(1, 4, 0), inlined_at: None },
-                Statement::Location { at: at(2, 5, 6), inlined_at: Some(at(1, 7, 8)) },
-                Statement::Location { at: at(1, 2, 3), inlined_at: None },
+                Statement::Location { at: at(1, 4, 0), inlined: None },
+                Statement::Location { at: at(2, 5, 6), inlined: Some(inlined) },
+                Statement::Location { at: at(1, 2, 3), inlined: None },
                 Statement::Open,
                 Statement::Open,
                 Statement::Close,

@@ -26,8 +26,8 @@ fn directives_say_how_large_clusters_are() {
     let error = load(".reqnctapercluster 9").unwrap_err().to_string();
     assert_eq!(
         error,
-        "line 6: main asks for clusters of 9 blocks (.reqnctapercluster [9, 1, 1]), and a cluster has 1 to 8, as on all \
-         GPUs with clusters; ask for smaller ones"
+        "line 6: main asks for clusters of [9, 1, 1] blocks (.reqnctapercluster), and a cluster has 1 to 8 here, the most \
+         that all GPUs with clusters have; ask for 1 to 8"
     );
 }
 

@@ -210,6 +210,16 @@ fn faults_of_device_code_have_the_codes_of_the_driver() {
     }
 }
 
+#[test]
+fn a_fault_may_be_delayed() {
+    in_child(&[("SOFTCUDA_FAULT_DELAY_US", "100000000")], || {
+        start();
+        let (kernel, stream, x) = (kernel(".param .u64 x", "trap;"), stream(), upload(&[0.0; 4]));
+        assert_eq!(launch_at(kernel, stream, (1, 32, 0), x), 0);
+        assert_eq!(cu!(cuStreamQuery(stream)), NOT_READY);
+    });
+}
+
 /// Returns the address of a variable of a module.
 fn variable(module: cudarc::driver::sys::CUmodule, name: &CStr) -> u64 {
     let (mut address, mut bytes) = (0, 0);

@@ -90,6 +90,9 @@ pub(crate) struct ClusterState {
     shared_defined: Bits,
     /// The bytes of local memory of each warp of its blocks that are defined.
     local_defined: Vec<Bits>,
+    /// The last arrival at the barrier of the cluster: the number of the warp in the cluster, the
+    /// lane, and the place of the op.
+    last_arrival: Option<(usize, usize, u32)>,
 }
 
 /// The kind of memory of an access.
@@ -126,6 +129,7 @@ impl Checker {
             state.clocks.restart(first as u32);
             state.shared_defined.clear();
             state.local_defined.iter_mut().for_each(Bits::clear);
+            state.last_arrival = None;
             return state;
         }
         let blocks = launch.clusters.blocks();
@@ -139,6 +143,7 @@ impl Checker {
             shared: Words::new(words),
             shared_defined: Bits::new(if init { shared } else { 0 }),
             local_defined: vec![Bits::new(local); warps],
+            last_arrival: None,
         })
     }
 
@@ -163,6 +168,12 @@ impl Checker {
             let first = context.cluster.rank as usize * context.launch.warps();
             self.clocks.open(&mut cluster.clocks, first, warps.iter(), barrier, is_of_all);
         }
+    }
+
+    /// Returns the last arrival at the barrier of the running cluster, if the check of barriers is
+    /// on.
+    pub(crate) fn last_arrival(&self) -> Option<(usize, usize, u32)> {
+        self.cluster.as_ref().filter(|_| self.checks.sync)?.last_arrival
     }
 
     /// A phase of the barrier of the cluster ends, which has these warps.
@@ -263,6 +274,7 @@ impl Checker {
     /// Notes an effect that is no access.
     fn note(&mut self, lanes: &Lanes, op: &Op, mask: Mask, effect: Effect, context: &Context<'_>) {
         let warp = context.warp_in_cluster(lanes);
+        let place = self.place;
         let Some(cluster) = self.cluster.as_deref_mut() else { return };
         let clocks = &mut cluster.clocks;
         match effect {
@@ -270,6 +282,9 @@ impl Checker {
             Effect::Arrive => for_each_lane(mask, |lane| {
                 let barrier = lanes.registers.narrow[op.a as usize][lane];
                 self.clocks.arrive(clocks, warp, 1 << lane, barrier);
+                if barrier == clusters::OPEN {
+                    cluster.last_arrival = Some((warp, lane, place));
+                }
             }),
             Effect::Copy => {
                 if let Some(defined) = cluster.local_defined.get_mut(warp) {

@@ -118,12 +118,12 @@ impl ClusterMemory {
         len_bytes: u64,
     ) -> Result<u64, FaultKind> {
         let (rank, offset) = self.parts(address);
+        if rank < self.blocks && offset.saturating_add(bytes) > len_bytes {
+            let block = (rank != self.rank).then_some(rank);
+            return Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None, block });
+        }
         match self.refusal(rank, offset, bytes, access) {
             Some(kind) => Err(kind),
-            None if offset.saturating_add(bytes) > len_bytes => {
-                let block = (rank != self.rank).then_some(rank);
-                Err(FaultKind::OutOfShared { offset, bytes, access, len_bytes, variable: None, block })
-            }
             None => Ok(self.of(rank) + offset),
         }
     }
@@ -139,7 +139,7 @@ impl ClusterMemory {
         others: Option<u64>,
     ) -> Option<FaultKind> {
         let apart = |rank: &u32| {
-            let offset = signed(address.wrapping_sub(self.of(*rank)), bytes);
+            let offset = signed(address.wrapping_sub(self.of(*rank)));
             if offset < 0 { offset.unsigned_abs() } else { offset.cast_unsigned().saturating_sub(len_bytes) }
         };
         let rank = (0..self.blocks).min_by_key(apart)?;
@@ -211,7 +211,7 @@ mod tests {
 
     const LEN: u64 = 256;
 
-    /// Returns the block and the offset of an access from block 0 of two that misses shared memory.
+    /// Returns the block and the offset of an access from block 0 of two that misses them.
     fn missed(address: u64, others: Option<u64>) -> Option<(Option<u32>, u64)> {
         let memory = ClusterMemory { rank: 0, blocks: 2, start: 1 << 40, stride: LEN + GAP, exited: 0 };
         let kind = memory.missed(address, 4, Access::Read, LEN, others)?;
@@ -229,8 +229,9 @@ mod tests {
             (second + LEN, Some(1), 256),
             (second + LEN + NEAR, Some(1), (LEN + NEAR) as i64),
             (first - NEAR, None, -(NEAR as i64)),
-            // An index of 32 bits that wrapped, of 4 bytes.
+            // An index of 32 bits that wrapped: of a word, and of a word of a row of 64 bytes.
             (second + (4 << 32) - 4, Some(1), (4 << 32) - 4),
+            (second + (64 << 32) - 60, Some(1), (64 << 32) - 60),
         ] {
             assert_eq!(missed(address, None), Some((block, offset as u64)), "{address:#x}");
             assert_eq!(missed(address, Some(1 << 30)), Some((block, offset as u64)), "{address:#x}");
@@ -238,6 +239,6 @@ mod tests {
         assert_eq!(missed(second + LEN + NEAR + 1, None), None);
         assert_eq!(missed(first - NEAR - 1, None), None);
         assert_eq!(missed(second + LEN + 64, Some(63)), None, "other memory is nearer");
-        assert_eq!(missed(second + (1 << 33), None), None, "no index of 4 bytes wraps like this");
+        assert_eq!(missed(second + (4 << 32), None), None, "no index wraps to a valid one");
     }
 }

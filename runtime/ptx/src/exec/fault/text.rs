@@ -5,7 +5,7 @@ use super::super::control::BARRIERS;
 use super::super::memory::{Access, Region};
 use super::super::registers::LANES;
 use super::super::source::write_line;
-use super::{FaultKind, NULL_BYTES, SharedVariable, signed};
+use super::{AtBarrier, FaultKind, NULL_BYTES, SharedVariable, signed};
 use std::fmt;
 
 fn verb(access: Access) -> &'static str {
@@ -56,14 +56,14 @@ impl fmt::Display for FaultKind {
                     Some(variable) => write!(
                         f,
                         "{}{block}, which has {} bytes; mend the index",
-                        variable.locate(*offset, *bytes),
+                        variable.locate(*offset),
                         variable.len_bytes
                     ),
                     None => write!(
                         f,
                         "offset {} of shared memory{block}, and the block has {len_bytes} bytes; mend the index, \
                          or launch with more shared memory",
-                        signed(*offset, *bytes)
+                        signed(*offset)
                     ),
                 }
             }
@@ -123,8 +123,8 @@ impl fmt::Display for FaultKind {
             ),
             FaultKind::BlockExited { rank, offset, bytes, access, variable } => {
                 let place = match variable {
-                    Some(variable) => variable.locate(*offset, *bytes),
-                    None => format!("offset {offset} of shared memory"),
+                    Some(variable) => variable.locate(*offset),
+                    None => format!("offset {} of shared memory", signed(*offset)),
                 };
                 write!(
                     f,
@@ -134,19 +134,20 @@ impl fmt::Display for FaultKind {
                 )
             }
             FaultKind::Deadlock { at_barriers, at_cluster_barrier, for_lanes, exited } => {
-                write!(f, "no thread of the block can go on: ")?;
-                for (id, threads) in at_barriers {
-                    let call = if *id == 0 { " (__syncthreads())" } else { "" };
-                    write!(f, "{threads} wait at barrier {id}{call}, ")?;
-                }
-                if *at_cluster_barrier > 0 {
-                    write!(f, "{at_cluster_barrier} wait at the barrier of the cluster, ")?;
-                }
-                write!(
-                    f,
-                    "{for_lanes} wait for lanes of their warp, and {exited} have exited; let all threads reach the \
-                     same barrier"
-                )
+                let rest = [
+                    (*at_cluster_barrier, "wait at the barrier of the cluster"),
+                    (*for_lanes, "wait for lanes of their warp"),
+                    (*exited, "have exited"),
+                ];
+                let rest = rest.into_iter().filter(|(threads, _)| *threads > 0);
+                let rest = rest.map(|(threads, what)| format!("{threads} {what}"));
+                let threads: Vec<_> = at_barriers.iter().map(AtBarrier::to_string).chain(rest).collect();
+                let is_counted = at_barriers.iter().any(|at| at.needed.is_some());
+                let remedy = match is_counted {
+                    true => "let as many threads reach the barrier as it needs",
+                    false => "let all threads reach the same barrier",
+                };
+                write!(f, "no thread of the block can go on: {}; {remedy}", threads.join(", "))
             }
             FaultKind::StackOverflow { len_bytes } => {
                 write!(f, "its calls need more than {len_bytes} bytes of local memory; nest them less deeply")
@@ -210,9 +211,24 @@ impl fmt::Display for FaultKind {
 
 impl SharedVariable {
     /// Describes an offset in shared memory, as seen from the variable.
-    fn locate(&self, offset: u64, bytes: u64) -> String {
-        let byte = signed(offset, bytes) - self.start as i64;
+    fn locate(&self, offset: u64) -> String {
+        let byte = signed(offset) - self.start as i64;
         format!("byte {byte} of the shared variable {}", short(&self.name))
+    }
+}
+
+impl fmt::Display for AtBarrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AtBarrier { barrier, waiting, arrived, needed } = self;
+        write!(f, "{waiting} wait ")?;
+        if *arrived > 0 {
+            write!(f, "and {arrived} have arrived ")?;
+        }
+        match (barrier, needed) {
+            (0, None) => write!(f, "at barrier 0 (__syncthreads())"),
+            (_, None) => write!(f, "at barrier {barrier}"),
+            (_, Some(needed)) => write!(f, "at barrier {barrier}, which needs {needed}"),
+        }
     }
 }
 

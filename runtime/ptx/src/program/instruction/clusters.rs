@@ -28,8 +28,8 @@ pub(in crate::program) fn cluster_of(kernel: &Function<'_>) -> Result<AskedClust
     let blocks = size.iter().fold(1, |all: u64, blocks| all.saturating_mul((*blocks).into()));
     if !(1..=u64::from(MOST_BLOCKS)).contains(&blocks) {
         let problem = format!(
-            "{} asks for clusters of {blocks} blocks (.{} {size:?}), and a cluster has 1 to {MOST_BLOCKS}, as on \
-             all GPUs with clusters; ask for smaller ones",
+            "{} asks for clusters of {size:?} blocks (.{}), and a cluster has 1 to {MOST_BLOCKS} here, the most \
+             that all GPUs with clusters have; ask for 1 to {MOST_BLOCKS}",
             kernel.name, found.name
         );
         return Err(LowerError { line: found.line, problem });
