@@ -14,14 +14,14 @@
 //! # What waits for the whole device
 //! Freeing waits for the whole device in the driver, and page-locking may. Driver calls of other
 //! threads may wait for both meanwhile. A closed gate may need just such a call before it opens. So
-//! while any stream is held, of any runtime and device, nothing is freed ([`Held`]) and nothing is
-//! page-locked ahead of need. No gate closes while the driver frees.
+//! while any stream is held, of any runtime and device, no memory is freed without need ([`Held`]),
+//! and nothing is page-locked ahead of need. No gate closes while such a free is in the driver.
 //!
-//! Calls that somebody needs are exempt. An allocation that must have memory freed waits until the
-//! gates of its context are open, and does not let the driver wait for them. After ten seconds it
-//! calls the driver nevertheless: gates that overlap must not delay it forever. Gates of other
-//! contexts do not count, although its device may wait for them by events. A copy that finds no
-//! page-locked memory calls the driver, which may wait for the gates.
+//! An allocation may need the memory of others. It waits until the gates of its context are open,
+//! and does not let the driver wait for them. After ten seconds it calls the driver nevertheless:
+//! gates that overlap must not delay it forever. Gates of other contexts do not count, although its
+//! device may wait for them by events. A copy that finds no page-locked memory calls the driver,
+//! which may wait for the gates.
 //!
 //! A gate that would close while the driver page-locks ahead of need, or frees what an allocation
 //! needs, waits for that, a tenth of a second at most: the call may be waiting for work that the
@@ -29,7 +29,8 @@
 //!
 //! A stream may wait for another device that died, and that wait may never end. While such a stream
 //! waits, nothing is freed on its device, and the pools keep what they have. A thread that is
-//! freeing when the other device dies waits forever, and keeps `HELD`: nothing can end the call.
+//! freeing when the other device dies waits forever, since nothing can end the call. If no
+//! allocation needs the memory, it keeps `HELD`.
 //!
 //! # Without memory operations
 //! A host function waits instead. The driver may have one thread for all host functions, and the
@@ -89,19 +90,29 @@ impl Drop for Opens {
 struct Held {
     /// The context of the stream of each closed gate.
     gates: Vec<&'static Context>,
-    /// The number of threads in calls of the driver that page-lock ahead of need, or free what an
-    /// allocation needs.
-    in_driver: usize,
+    /// The number of threads that page-lock ahead of need.
+    page_locking: usize,
+    /// The number of threads that free what an allocation needs.
+    freeing: usize,
     put_off: Vec<(&'static Context, Free)>,
+}
+
+impl Held {
+    /// Takes out the frees of a context that were put off.
+    fn due(&mut self, context: &'static Context) -> impl Iterator<Item = Free> {
+        self.put_off.extract_if(.., move |(of, _)| std::ptr::eq(*of, context)).map(|(_, free)| free)
+    }
 }
 
 pub(crate) type Free = Box<dyn FnOnce() -> Answer + Send>;
 
-/// The closed gates of the process. The lock is also held while the driver frees.
-static HELD: Mutex<Held> = Mutex::new(Held { gates: Vec::new(), in_driver: 0, put_off: Vec::new() });
+/// The closed gates of the process. The lock is also held while the driver frees what no allocation
+/// needs.
+static HELD: Mutex<Held> =
+    Mutex::new(Held { gates: Vec::new(), page_locking: 0, freeing: 0, put_off: Vec::new() });
 /// Signalled when a gate opens.
 static OPENED: Condvar = Condvar::new();
-/// Signalled when `in_driver` decreases.
+/// Signalled when `page_locking` or `freeing` decreases.
 static RETURNED: Condvar = Condvar::new();
 /// The longest time that a gate waits for such calls before it closes.
 const LONGEST_CALL: Duration = Duration::from_millis(100);
@@ -112,7 +123,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Returns whether a gate of the process is closed.
 pub(crate) fn is_one_closed() -> bool {
-    // While memory is being freed, no gate is closed.
+    // No gate is closed while another thread has the lock for long.
     HELD.try_lock().is_some_and(|held| !held.gates.is_empty())
 }
 
@@ -123,19 +134,19 @@ struct Closed(&'static Context);
 impl Closed {
     /// Counts a gate as closed.
     ///
-    /// Waits until frees in progress that nobody needs have finished, and for `LONGEST_CALL` at
-    /// most until the calls in `in_driver` have.
+    /// Waits until frees have finished that no allocation needs. Then waits for page-locking and
+    /// other frees, for `LONGEST_CALL` at most.
     fn new(context: &'static Context) -> Self {
         let mut held = HELD.lock();
         let until = Instant::now() + LONGEST_CALL;
-        let _ = RETURNED.wait_while_until(&mut held, |held| held.in_driver > 0, until);
+        let _ = RETURNED.wait_while_until(&mut held, |held| held.page_locking + held.freeing > 0, until);
         held.gates.push(context);
         Closed(context)
     }
 }
 
 impl Drop for Closed {
-    /// Never waits: nothing is being freed while a gate is closed.
+    /// Never waits: no thread has the lock for long while a gate is closed.
     fn drop(&mut self) {
         if warpline_driver::process::is_forked() {
             return;
@@ -181,25 +192,24 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
         held.put_off.push((context, free));
         return;
     }
-    let due = held.put_off.extract_if(.., |(of, _)| std::ptr::eq(*of, context));
-    let due: Vec<Free> = due.map(|(_, free)| free).collect();
-    let answers: Vec<Answer> = due.into_iter().chain([free]).map(|free| free()).collect();
+    let due: Vec<Free> = held.due(context).chain([free]).collect();
+    let answers = due.into_iter().map(|free| free()).collect();
     drop(held);
-    for failed in answers.into_iter().filter_map(Result::err) {
-        context.note_failure(failed);
-    }
+    note_failures(context, answers);
 }
 
-/// Calls each of `frees`, because an allocation needs the memory.
+/// Calls each of `frees`, because an allocation needs the memory, and those of the context that
+/// were put off.
 ///
 /// They wait for all work on the context's device. Before them, this waits until the gates of the
-/// context are open, for `LONGEST_HOLD` at most. If they would never return then, they are put off
-/// as by [`free_unless_held`].
+/// context are open, for `LONGEST_HOLD` at most. While the calls would never return, they are put
+/// off as by [`free_unless_held`].
 pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
     let mut held = HELD.lock();
     let until = Instant::now() + LONGEST_HOLD;
-    // The gates of a dead context never open, and its calls fail without waiting.
-    while context.death().is_none()
+    while !context.has_standing_stream()
+        // The gates of a dead context never open, and its calls fail without waiting.
+        && context.death().is_none()
         && held.gates.iter().any(|of| std::ptr::eq(*of, context))
         && Instant::now() < until
     {
@@ -209,9 +219,14 @@ pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
         held.put_off.extend(frees.into_iter().map(|free| (context, free)));
         return;
     }
+    let due: Vec<Free> = held.due(context).chain(frees).collect();
     // Without the lock: the host may have to close and open gates of other streams before the
     // device is idle.
-    let answers = in_driver(held, || frees.into_iter().map(|free| free()).collect::<Vec<Answer>>());
+    let call = || due.into_iter().map(|free| free()).collect::<Vec<Answer>>();
+    note_failures(context, in_driver(held, |held| &mut held.freeing, call));
+}
+
+fn note_failures(context: &'static Context, answers: Vec<Answer>) {
     for failed in answers.into_iter().filter_map(Result::err) {
         context.note_failure(failed);
     }
@@ -225,16 +240,21 @@ pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -
     if context.has_standing_stream() {
         return None;
     }
-    let held = HELD.try_lock().filter(|held| held.gates.is_empty())?;
-    Some(in_driver(held, page_lock))
+    let held = HELD.try_lock().filter(|held| held.gates.is_empty() && held.freeing == 0)?;
+    Some(in_driver(held, |held| &mut held.page_locking, page_lock))
 }
 
 /// Makes a call of the driver that may wait for the device, for which new gates wait a little.
-fn in_driver<R>(mut held: MutexGuard<'_, Held>, call: impl FnOnce() -> R) -> R {
-    held.in_driver += 1;
+/// `count` is the number of threads in such calls.
+fn in_driver<R>(
+    mut held: MutexGuard<'_, Held>,
+    count: fn(&mut Held) -> &mut usize,
+    call: impl FnOnce() -> R,
+) -> R {
+    *count(&mut held) += 1;
     drop(held);
     let answer = call();
-    HELD.lock().in_driver -= 1;
+    *count(&mut HELD.lock()) -= 1;
     RETURNED.notify_all();
     answer
 }

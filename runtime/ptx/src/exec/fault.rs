@@ -59,9 +59,16 @@ pub struct SharedVariable {
 /// 64 bits, or the index wrapped in 32 bits before it was multiplied by the bytes from one element
 /// to the next.
 pub(crate) fn signed(offset: u64) -> i64 {
+    match u32::try_from(offset) {
+        Ok(offset) => offset.cast_signed().into(),
+        Err(_) => wrapped(offset).filter(|offset| *offset < 0).unwrap_or(offset.cast_signed()),
+    }
+}
+
+/// Returns the offset of the element that an index is meant for which wrapped in 32 bits.
+pub(crate) fn wrapped(offset: u64) -> Option<i64> {
     let (upper, lower) = (offset >> 32, i64::from((offset as u32).cast_signed()));
-    let has_index_wrapped = upper < LONGEST_STRIDE && (-(NEAR as i64)..0).contains(&lower);
-    if upper == 0 || has_index_wrapped { lower } else { offset.cast_signed() }
+    ((1..LONGEST_STRIDE).contains(&upper) && lower.unsigned_abs() <= NEAR).then_some(lower)
 }
 
 /// The threads that wait at a barrier of a block.

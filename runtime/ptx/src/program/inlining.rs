@@ -17,7 +17,7 @@ const MOST_CALLS: usize = 16;
 pub(super) struct Inlining<'m> {
     /// The file of the function itself.
     own_file: Option<u32>,
-    places: Vec<Place>,
+    places: Vec<Place<'m>>,
     /// The last place with each location.
     last: HashMap<Location, usize>,
     /// The last place of each inlined function with each location and call.
@@ -28,8 +28,9 @@ pub(super) struct Inlining<'m> {
 
 /// A location in the code of one call.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Place<'m> {
     at: Location,
+    inlined: Option<Inlined<'m>>,
     /// The place of the call, which is older.
     call: Option<usize>,
 }
@@ -42,7 +43,7 @@ impl<'m> Inlining<'m> {
             Some(inlined) => self.inlined(at, inlined),
             None => {
                 self.own_file.get_or_insert(at.file);
-                self.add(at, None)
+                self.add(Place { at, inlined, call: None })
             }
         };
         self.last.insert(at, place);
@@ -55,23 +56,25 @@ impl<'m> Inlining<'m> {
     }
 
     fn inlined(&mut self, at: Location, inlined: Inlined<'m>) -> usize {
-        let call = match self.last.get(&inlined.at) {
+        let last = match self.last.get(&inlined.at) {
             Some(place) => *place,
-            None => self.add(inlined.at, None),
+            None => self.add(Place { at: inlined.at, inlined: None, call: None }),
         };
         // In a function that calls itself, the last place of the call may be one within this call.
-        if let Some(known) = self.inlined.get(&(at, inlined))
-            && (self.places[*known].call == Some(call) || self.outwards(call).any(|place| place == *known))
-        {
-            return *known;
+        let within = self.outwards(last).find(|place| self.places[*place].inlined == Some(inlined));
+        let call = within.map_or(Some(last), |place| self.places[place].call);
+        match self.inlined.get(&(at, inlined)) {
+            Some(known) if self.places[*known].call == call => *known,
+            _ => {
+                let place = self.add(Place { at, inlined: Some(inlined), call });
+                self.inlined.insert((at, inlined), place);
+                place
+            }
         }
-        let place = self.add(at, Some(call));
-        self.inlined.insert((at, inlined), place);
-        place
     }
 
-    fn add(&mut self, at: Location, call: Option<usize>) -> usize {
-        self.places.push(Place { at, call });
+    fn add(&mut self, place: Place<'m>) -> usize {
+        self.places.push(place);
         self.places.len() - 1
     }
 
@@ -151,9 +154,27 @@ mod tests {
             (at(1, 2), Some(("walk<1>", own))),
             (own, Some(("walk<2>", own))),
             (at(1, 2), Some(("walk<1>", own))),
+            (at(1, 5), Some(("walk<1>", own))),
+            (own, Some(("walk<1>", own))),
+            (at(1, 5), Some(("walk<2>", own))),
+            (at(1, 2), Some(("walk<2>", own))),
+            (at(1, 5), Some(("walk<3>", kernel))),
         ];
-        let expected =
-            [vec![], vec![9], vec![9], vec![4, 9], vec![4, 9], vec![4, 4, 9], vec![4, 9], vec![4, 4, 9]];
+        let expected = [
+            vec![],
+            vec![9],
+            vec![9],
+            vec![4, 9],
+            vec![4, 9],
+            vec![4, 4, 9],
+            vec![4, 9],
+            vec![4, 4, 9],
+            vec![4, 4, 9],
+            vec![4, 4, 9],
+            vec![4, 9],
+            vec![4, 9],
+            vec![9],
+        ];
         assert_eq!(calls(&levels), expected);
     }
 

@@ -10,7 +10,7 @@
 //! its result is an address whose access fails.
 
 use super::super::context::Context;
-use super::super::fault::{FaultKind, NEAR, signed};
+use super::super::fault::{FaultKind, NEAR, signed, wrapped};
 use super::super::memory::Access;
 use super::super::op::{Flow, Op};
 use super::super::registers::{Cell, Mask, for_each_lane};
@@ -139,8 +139,12 @@ impl ClusterMemory {
         others: Option<u64>,
     ) -> Option<FaultKind> {
         let apart = |rank: &u32| {
-            let offset = signed(address.wrapping_sub(self.of(*rank)));
-            if offset < 0 { offset.unsigned_abs() } else { offset.cast_unsigned().saturating_sub(len_bytes) }
+            let offset = address.wrapping_sub(self.of(*rank));
+            match (wrapped(offset), signed(offset)) {
+                (Some(meant), _) => meant.unsigned_abs(),
+                (None, signed @ ..0) => signed.unsigned_abs(),
+                (None, _) => offset.saturating_sub(len_bytes),
+            }
         };
         let rank = (0..self.blocks).min_by_key(apart)?;
         let most = NEAR.min(others.unwrap_or(NEAR));
@@ -232,6 +236,8 @@ mod tests {
             // An index of 32 bits that wrapped: of a word, and of a word of a row of 64 bytes.
             (second + (4 << 32) - 4, Some(1), (4 << 32) - 4),
             (second + (64 << 32) - 60, Some(1), (64 << 32) - 60),
+            // Of a word of a variable behind another one.
+            (second + (4 << 32) + 124, Some(1), (4 << 32) + 124),
         ] {
             assert_eq!(missed(address, None), Some((block, offset as u64)), "{address:#x}");
             assert_eq!(missed(address, Some(1 << 30)), Some((block, offset as u64)), "{address:#x}");
@@ -239,6 +245,6 @@ mod tests {
         assert_eq!(missed(second + LEN + NEAR + 1, None), None);
         assert_eq!(missed(first - NEAR - 1, None), None);
         assert_eq!(missed(second + LEN + 64, Some(63)), None, "other memory is nearer");
-        assert_eq!(missed(second + (4 << 32), None), None, "no index wraps to a valid one");
+        assert_eq!(missed(second + (1 << 52), None), None, "no index wraps like this");
     }
 }

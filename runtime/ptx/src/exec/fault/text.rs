@@ -142,10 +142,11 @@ impl fmt::Display for FaultKind {
                 let rest = rest.into_iter().filter(|(threads, _)| *threads > 0);
                 let rest = rest.map(|(threads, what)| format!("{threads} {what}"));
                 let threads: Vec<_> = at_barriers.iter().map(AtBarrier::to_string).chain(rest).collect();
-                let is_counted = at_barriers.iter().any(|at| at.needed.is_some());
-                let remedy = match is_counted {
-                    true => "let as many threads reach the barrier as it needs",
-                    false => "let all threads reach the same barrier",
+                let remedy = match at_barriers[..] {
+                    [AtBarrier { needed: Some(_), .. }] if *at_cluster_barrier == 0 => {
+                        "let as many threads reach the barrier as it needs"
+                    }
+                    _ => "let all threads reach the same barrier",
                 };
                 write!(f, "no thread of the block can go on: {}; {remedy}", threads.join(", "))
             }
