@@ -14,14 +14,15 @@
 //! # What waits for the whole device
 //! Freeing waits for the whole device in the driver, and page-locking may. Driver calls of other
 //! threads may wait for both meanwhile. A closed gate may need just such a call before it opens. So
-//! while any stream is held, of any runtime and device, no memory is freed without need ([`Held`]),
-//! and nothing is page-locked ahead of need. No gate closes while such a free is in the driver.
+//! while any stream is held, of any runtime and device, no memory is freed without need
+//! ([`Held`]), and nothing is page-locked ahead of need. No gate closes while such a free is in
+//! the driver.
 //!
 //! An allocation may need the memory of others. It waits until the gates of its context are open,
 //! and does not let the driver wait for them. After ten seconds it calls the driver nevertheless:
-//! gates that overlap must not delay it forever. Gates of other contexts do not count, although its
-//! device may wait for them by events. A copy that finds no page-locked memory calls the driver,
-//! which may wait for the gates.
+//! gates that overlap must not delay it forever. Gates of other contexts do not count, although
+//! its device may wait for them by events. A copy that finds no page-locked memory calls the
+//! driver, which may wait for the gates.
 //!
 //! A gate that would close while the driver page-locks ahead of need, or frees what an allocation
 //! needs, waits for that, a tenth of a second at most: the call may be waiting for work that the
@@ -106,8 +107,8 @@ impl Held {
 
 pub(crate) type Free = Box<dyn FnOnce() -> Answer + Send>;
 
-/// The closed gates of the process. The lock is also held while the driver frees what no allocation
-/// needs.
+/// The closed gates of the process. The lock is also held while the driver frees what no
+/// allocation needs.
 static HELD: Mutex<Held> =
     Mutex::new(Held { gates: Vec::new(), page_locking: 0, freeing: 0, put_off: Vec::new() });
 /// Signalled when a gate opens.
