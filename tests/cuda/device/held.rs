@@ -51,7 +51,8 @@ fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alo
         let limited = limited.device(DeviceId::Cuda(0)).unwrap();
         drop(limited.alloc::<u8>(10 << 20).unwrap());
         let (_runtime, device) = cuda();
-        let stream = device.new_stream().unwrap();
+        let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        let x = other.alloc::<u8>(1).unwrap();
         let gate = stream.hold().unwrap();
         let (asks, asking) = std::sync::mpsc::channel();
         let larger = std::thread::spawn(move || {
@@ -59,11 +60,10 @@ fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alo
             limited.alloc::<u8>(12 << 20).map(drop)
         });
         asking.recv().unwrap();
-        // Each takes memory from the driver. A call that frees memory would keep them waiting.
-        let taken = [(); 100].map(|()| device.alloc::<u8>(2 << 20).unwrap());
+        // Each is a call of the driver. One that frees memory would keep them waiting.
+        (0..200).for_each(|value| drop(other.fill(&x, value)));
         gate.open();
         larger.join().unwrap().unwrap();
-        drop(taken);
     });
 }
 
