@@ -70,6 +70,7 @@ impl PtxLaunch {
             }
             Err(fault) => {
                 print(&fault.printed);
+                // Nothing by default. The launch counts as running meanwhile, and no lock is held.
                 std::thread::sleep(plan::get().fault_delay);
                 Err(Fault { code: code_of(&fault.kind), why: fault.to_string() })
             }
