@@ -122,30 +122,39 @@ fn load<L: Vectors, T: Element, D: Cell, const N: usize>(
     if mask == Mask::MAX
         && let Some(Runs { starts, is_same }) = Runs::of(&lanes.registers, op, context, bytes, Access::Read)
     {
-        for (half, start) in starts.into_iter().enumerate() {
-            let mut elements = [[T::of_u64(0); RUN]; N];
-            if is_same {
-                for (at, element) in elements.iter_mut().enumerate() {
+        // Two loops, because the compiler uses short vectors in one that does both.
+        if is_same {
+            for (half, start) in starts.into_iter().enumerate() {
+                for (at, row) in rows.into_iter().take(N).enumerate() {
                     // SAFETY: load needs an aligned address in memory that is valid for reads.
                     // `Runs` has checked both: the memory belongs to the launch or to the block,
                     // and all of it is accessed by these functions alone meanwhile.
-                    *element = [unsafe { T::load(start + at as u64 * T::BYTES) }; RUN];
+                    let element = unsafe { T::load(start + at as u64 * T::BYTES) };
+                    run_of(D::row_mut(&mut lanes.registers, row), half).fill(cell(element));
                 }
-            } else {
+            }
+        } else {
+            for (half, start) in starts.into_iter().enumerate() {
                 // SAFETY: as above, for the elements of the whole run. The level is that for which
                 // this function is compiled.
-                elements = unsafe { load_run::<L, T, N>(start) };
-            }
-            for at in 0..N {
-                let row = D::row_mut(&mut lanes.registers, rows[at]);
-                for lane in 0..RUN {
-                    row[half * RUN + lane] = cell(elements[at][lane]);
+                let elements = unsafe { load_run::<L, T, N>(start) };
+                for at in 0..N {
+                    let run = run_of(D::row_mut(&mut lanes.registers, rows[at]), half);
+                    for lane in 0..RUN {
+                        run[lane] = cell(elements[at][lane]);
+                    }
                 }
             }
         }
         return Flow::Next;
     }
     load_each::<T, D, N>(lanes, op, mask, context)
+}
+
+/// Returns one of the two runs of lanes of a row.
+#[inline(always)]
+fn run_of<C: Cell>(row: &mut [C; LANES], half: usize) -> &mut [C; RUN] {
+    &mut row.as_chunks_mut().0[half]
 }
 
 /// Loads the elements of each lane on their own.
