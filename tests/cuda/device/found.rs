@@ -78,9 +78,11 @@ fn a_toolkits_stub_does_not_stand_in_the_drivers_way() {
 fn a_stub_that_bears_the_drivers_name_is_named_in_the_error() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("toolkit/stubs");
     std::fs::create_dir_all(&folder).unwrap();
-    let stub = folder.join("libcuda.so.1");
-    let _ = std::fs::remove_file(&stub);
-    std::os::unix::fs::symlink(warpline_softcuda::stubs_dir().unwrap().join("libcuda.so"), &stub).unwrap();
+    // Made under another name, because other processes may be running this test.
+    let fresh = folder.join(format!("new-{}", std::process::id()));
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(warpline_softcuda::stubs_dir().unwrap().join("libcuda.so"), &fresh).unwrap();
+    std::fs::rename(&fresh, folder.join("libcuda.so.1")).unwrap();
     in_child(&[("LD_LIBRARY_PATH", folder.to_str().unwrap())], || {
         let file = std::env::var("LD_LIBRARY_PATH").unwrap() + "/libcuda.so.1";
         let parts = [
