@@ -6,7 +6,7 @@
 //! refused if no edge orders it after an earlier conflicting use of its memory, and the error names
 //! both source lines. The same program runs on the CPU device, with nothing installed.
 //!
-//! Warpline has not run on a GPU yet: its CUDA backend has run only on a software stand-in for
+//! The CUDA backend has run on one kind of GPU, an H100. Its tests run on a software stand-in for
 //! NVIDIA's driver library.
 //!
 //! # A tour

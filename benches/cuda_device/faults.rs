@@ -1,6 +1,7 @@
 //! The effects of a fault, each in a process of its own, because a fault makes the context unusable
 //! for the rest of the process.
 
+use crate::support::by_hand::{Raw, RawKernel};
 use crate::support::gpu_kernels::{
     ILLEGAL, ILLEGAL_ADDRESS, TRAP, TRAP_NOW, busy_then_tell, illegal_address, trap_now,
 };
@@ -11,7 +12,7 @@ use futures::executor::block_on;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use warpline::WakeUp;
+use warpline::{Device, WakeUp};
 
 /// The seconds after which a child that hangs is killed.
 const WATCHDOG_SECONDS: u32 = 30;
@@ -24,31 +25,25 @@ pub(crate) fn all(bench: &Bench) {
         bench
             .table
             .report(&format!("behind {fault}, by hand: word, host function, codes in this order"), &answer);
-        let mut late = Sample::default();
+        let (mut late, mut by_hand) = (Sample::default(), Sample::default());
         let mut answer = String::new();
+        let ms = |answer: &str| -> Option<f64> {
+            answer.split_whitespace().next().and_then(|first| first.parse().ok())
+        };
         for _ in 0..bench.options.rounds(9) {
             answer = run(&format!("{case}-awaited"));
-            if let Some(ms) = answer.split_whitespace().next().and_then(|first| first.parse().ok()) {
-                late.0.push(ms);
-            }
+            late.0.extend(ms(&answer));
+            by_hand.0.extend(ms(&run(&format!("{case}-synchronized"))));
         }
-        if late.0.is_empty() {
-            bench.table.row(
-                &format!("{fault} to the error of the awaiting task, ms"),
-                "< 5",
-                &answer,
-                "",
-                Some(false),
-            );
+        let what = format!("{fault} to the error of the awaiting task, ms");
+        let goal = "< 5 more than cuStreamSynchronize";
+        if late.0.is_empty() || by_hand.0.is_empty() {
+            bench.table.row(&what, goal, &answer, "", Some(false));
             continue;
         }
-        bench.table.row(
-            &format!("{fault} to the error of the awaiting task, ms"),
-            "< 5",
-            &late.figure(),
-            "",
-            bench.verdict(late.median() < 5.0),
-        );
+        let met = bench.verdict(late.median() < by_hand.median() + 5.0);
+        let rival = format!("cuStreamSynchronize {}", by_hand.figure());
+        bench.table.row(&what, goal, &late.figure(), &rival, met);
     }
 }
 
@@ -67,10 +62,31 @@ pub(crate) fn child(case: &str) {
     let (fault, how) = case.split_once('-').expect("a fault and how it is looked at");
     match how {
         "by-hand" => by_hand(fault),
+        "synchronized" => synchronized(fault),
         _ => awaited(fault),
     }
     // Exits without teardown, because the context is unusable.
     std::process::exit(0);
+}
+
+/// Loads the kernel that faults, for direct driver calls.
+fn faulty_kernel(fault: &str, device: &Device, raw: Raw) -> RawKernel {
+    let (text, kernel) = if fault == "trap" { (TRAP, &TRAP_NOW) } else { (ILLEGAL, &ILLEGAL_ADDRESS) };
+    // Makes the kernel known to the software driver.
+    device.suggest_config(kernel, 1, 0).expect("it loads");
+    raw.kernel(text, kernel.name)
+}
+
+/// Prints the time from the launch of a kernel that faults until `cuStreamSynchronize` returns, and
+/// its code.
+fn synchronized(fault: &str) {
+    let (_runtime, device, raw) = open(WakeUp::Balanced);
+    let stream = raw.stream();
+    let kernel = faulty_kernel(fault, &device, raw);
+    let start = Instant::now();
+    stream.launch(kernel, &mut [NOWHERE]);
+    let code = stream.synchronize();
+    println!("fault: {} code {code}", short(start.elapsed().as_secs_f64() * 1e3));
 }
 
 /// Prints how the driver treats work that was queued behind a fault, and calls on other streams.
@@ -78,10 +94,7 @@ fn by_hand(fault: &str) {
     static CALLED: AtomicU64 = AtomicU64::new(0);
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let (mine, idle, word, event) = (raw.stream(), raw.stream(), raw.word(), raw.event());
-    let (text, kernel) = if fault == "trap" { (TRAP, &TRAP_NOW) } else { (ILLEGAL, &ILLEGAL_ADDRESS) };
-    // Makes the kernel known to the software driver.
-    device.suggest_config(kernel, 1, 0).expect("it loads");
-    mine.launch(raw.kernel(text, kernel.name), &mut [NOWHERE]);
+    mine.launch(faulty_kernel(fault, &device, raw), &mut [NOWHERE]);
     let (written, called) = (mine.write(word, 7), mine.count_up(&CALLED));
     // The word may never be written and the host function never called, so this can only wait for a
     // fixed time.

@@ -4,6 +4,8 @@
 //! kernel each. Expected values come from the arithmetic of the host, from `exact`, or are written
 //! out: never from the crate's own arithmetic. Sections are those of the PTX ISA 8.5.
 
+mod driver;
+
 #[path = "forms/bits.rs"]
 mod bits;
 #[path = "forms/cluster_faults.rs"]

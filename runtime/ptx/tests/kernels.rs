@@ -1,17 +1,23 @@
 //! Runs each kernel of the corpus, on one thread of the host and on several, in several orders.
 
 mod corpus;
+mod driver;
 
-use corpus::manifest::{self, Case, cases};
+use corpus::manifest::{self, Case, Parameter, cases};
 use corpus::references::{Expected, expected};
 use corpus::values::Values;
 use std::path::Path;
 use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, Place, Region};
 
+fn text(case: &Case) -> String {
+    // `cargo` sets the variable, and so does whoever runs the tests on a machine without the sources.
+    let package = std::env::var("CARGO_MANIFEST_DIR");
+    let folder = Path::new(package.as_deref().unwrap_or(env!("CARGO_MANIFEST_DIR"))).join("tests/corpus/ptx");
+    std::fs::read_to_string(folder.join(format!("{}.ptx", case.file))).expect("it is there")
+}
+
 fn kernel(case: &Case) -> Kernel {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/ptx");
-    let text = std::fs::read_to_string(folder.join(format!("{}.ptx", case.file))).expect("it is there");
-    let module = Module::new(text).unwrap_or_else(|error| panic!("{}: {error}", case.file));
+    let module = Module::new(text(case)).unwrap_or_else(|error| panic!("{}: {error}", case.file));
     module.kernel(&case.kernel).unwrap_or_else(|error| panic!("{}: {error}", case.file))
 }
 
@@ -63,6 +69,23 @@ fn run(case: &Case, kernel: &Kernel, config: &Config) -> Ran {
     Ran { arrays: arrays.collect(), result }
 }
 
+/// Runs a kernel on the CUDA driver. What it prints goes to the output of the process.
+fn run_on_driver(case: &Case) -> Result<Vec<(String, Values)>, String> {
+    let arrays = || case.parameters.iter().filter(|parameter| parameter.is_array);
+    let mut contents: Vec<Vec<u8>> = arrays().map(|parameter| parameter.values.bytes()).collect();
+    let mut slices: Vec<&mut [u8]> = contents.iter_mut().map(|bytes| &mut bytes[..]).collect();
+    driver::launch(&text(case), &case.kernel, &config(case), &mut slices, |addresses| {
+        let mut addresses = addresses.iter();
+        let bytes = |parameter: &Parameter| match parameter.is_array {
+            true => addresses.next().expect("an array has an address").to_le_bytes().into(),
+            false => parameter.values.bytes(),
+        };
+        case.parameters.iter().map(bytes).collect()
+    })?;
+    let results = arrays().zip(contents);
+    Ok(results.map(|(parameter, bytes)| (parameter.name.clone(), parameter.values.like(&bytes))).collect())
+}
+
 fn config(case: &Case) -> Config {
     Config {
         grid: case.grid,
@@ -79,6 +102,11 @@ fn config(case: &Case) -> Config {
 fn check(case: &Case, kernel: &Kernel, config: &Config) -> Result<(), String> {
     let Ran { arrays, result } = run(case, kernel, config);
     let printed = result.map_err(|fault| fault.to_string())?;
+    compare(case, &arrays, Some(&printed))
+}
+
+/// Compares the results of a launch with those expected. `None` stands for text that was not seen.
+fn compare(case: &Case, arrays: &[(String, Values)], printed: Option<&str>) -> Result<(), String> {
     for expected in expected(case) {
         match expected {
             Expected::Array { parameter, values, agreement } => {
@@ -87,6 +115,7 @@ fn check(case: &Case, kernel: &Kernel, config: &Config) -> Result<(), String> {
                 agreement.check(&values, found).map_err(|problem| format!("{parameter}: {problem}"))?;
             }
             Expected::Lines(mut lines) => {
+                let Some(printed) = printed else { continue };
                 let mut found: Vec<&str> = printed.lines().collect();
                 found.sort_unstable();
                 lines.sort_unstable();
@@ -119,7 +148,19 @@ fn all_agree(configs: impl Fn(&Case) -> Vec<Config>) {
 
 #[test]
 fn sound_kernels_give_the_results_of_their_references() {
+    if driver::is_asked() {
+        return sound_kernels_agree_on_the_driver();
+    }
     all_agree(|case| vec![config(case)]);
+}
+
+fn sound_kernels_agree_on_the_driver() {
+    let mut problems = Vec::new();
+    for case in cases().iter().filter(|case| case.fault.is_none()) {
+        let result = run_on_driver(case).and_then(|arrays| compare(case, &arrays, None));
+        problems.extend(result.err().map(|problem| format!("{}: {problem}", case.file)));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 #[test]

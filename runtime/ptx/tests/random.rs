@@ -5,6 +5,7 @@
 //! The programs branch, loop and call on values that differ between lanes, exchange values through
 //! shared memory, shuffles, votes and barriers, and count with atomic operations.
 
+mod driver;
 #[path = "random/program.rs"]
 mod program;
 #[path = "random/reference.rs"]
@@ -50,6 +51,19 @@ fn run(program: &Program, text: &str, config: &Config) -> Outcome {
     Outcome { out, counters }
 }
 
+/// Runs the PTX of a program on the CUDA driver.
+fn run_on_driver(program: &Program, text: &str) -> Result<Outcome, String> {
+    let mut input: Vec<u32> = (0..program.all_threads()).map(Program::input).collect();
+    let mut out = vec![0u32; program.out_len()];
+    let mut counters = vec![0u32; COUNTERS.len()];
+    let mut arrays = [&mut input, &mut out, &mut counters].map(|words| bytemuck::cast_slice_mut(words));
+    let config = Config::linear(program.blocks, program.threads);
+    driver::launch(text, "main", &config, &mut arrays, |addresses| {
+        addresses.iter().map(|address| address.to_le_bytes().into()).collect()
+    })?;
+    Ok(Outcome { out, counters })
+}
+
 proptest! {
     #[test]
     fn a_program_without_races_gives_one_result_in_every_order(
@@ -58,6 +72,11 @@ proptest! {
     ) {
         let text = text::of(&program);
         let expected = reference::run(&program);
+        if driver::is_asked() {
+            let found = run_on_driver(&program, &text);
+            prop_assert!(found == Ok(expected.clone()), "{found:?}\n{expected:?}\n{text}");
+            return Ok(());
+        }
         let config = Config::linear(program.blocks, program.threads);
         let seeded = seeds.iter().map(|seed| Config { seed: Some(*seed), ..config });
         let checked = Config { checks: Checks::ALL, ..config };

@@ -74,7 +74,6 @@ special_registers! {
     /// A launch without clusters is one of clusters of one block. PTX ISA 10, %cluster_ctaid.
     ClusterCtarank: "%cluster_ctarank",
     ClusterNctarank: "%cluster_nctarank",
-    IsExplicitCluster: "%is_explicit_cluster",
     Zero: "%gridid",
     /// The words of the address of the launch's workspace.
     WorkspaceHigh: "%envreg1",
@@ -169,7 +168,6 @@ pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>
         }
         Special::ClusterCtarank => context.cluster.rank,
         Special::ClusterNctarank => clusters.blocks(),
-        Special::IsExplicitCluster => clusters.is_explicit.into(),
         Special::Warpid => lanes.first_thread / LANES as u32,
         Special::Nwarpid => launch.threads().div_ceil(LANES as u32),
         Special::Smid | Special::Zero => 0,
@@ -182,6 +180,18 @@ pub(crate) fn read(lanes: &mut Lanes, op: &Op, mask: Mask, context: &Context<'_>
         Special::ClockHigh => (clock() >> 32) as u32,
     };
     lanes.registers.set::<u32>(op.d, mask, |_| of_all);
+    Flow::Next
+}
+
+/// Sets `d`, a predicate, to `%is_explicit_cluster`. PTX ISA 10.
+pub(crate) fn read_is_explicit_cluster(
+    lanes: &mut Lanes,
+    op: &Op,
+    mask: Mask,
+    context: &Context<'_>,
+) -> Flow {
+    let is = context.launch.clusters.is_explicit;
+    lanes.registers.set_predicate(op.d, mask, if is { Mask::MAX } else { 0 });
     Flow::Next
 }
 

@@ -227,8 +227,9 @@ pub(crate) fn tanh(a: f32) -> f32 {
 
 /// Returns about 1 / `a`. PTX ISA 9.7.3.14, rcp.approx.ftz.f64.
 ///
-/// The upper 32 bits of `a` count, and those of the result are 0. Subnormal numbers are flushed,
-/// and a NaN becomes 0x7fffffff00000000. The ISA states no limit of the error. Relative to the
+/// The upper 32 bits of `a` count, and the lower ones of the result are 0: a NaN that differs from
+/// infinity in the lower half counts as infinity. Subnormal numbers are flushed, and another NaN
+/// becomes 0x7fffffff00000000. The ISA states no limit of the error. Relative to the
 /// upper half it is less than 2^-20.
 #[inline(always)]
 pub(crate) fn rcp_ftz_f64(a: f64) -> f64 {
@@ -247,9 +248,7 @@ pub(crate) fn rsqrt_ftz_f64(a: f64) -> f64 {
 fn upper_operand(a: f64) -> f64 {
     let upper = a.to_bits() & 0xffff_ffff_0000_0000;
     let sign = upper & 1 << 63;
-    // A payload in the lower half must not turn into infinity.
-    let nan = if a.is_nan() { 1 << 51 } else { 0 };
-    f64::from_bits(if a.abs() < f64::MIN_POSITIVE { sign } else { upper | nan })
+    f64::from_bits(if a.abs() < f64::MIN_POSITIVE { sign } else { upper })
 }
 
 /// Rounds to the upper 32 bits, flushes a subnormal number, and replaces a NaN.

@@ -75,7 +75,7 @@ macro_rules! to_f32 {
 pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
     let [.., to, from] = op.parts[..] else { return None };
     // The stochastic rounding of later GPUs takes random bits.
-    if op.has("rs") {
+    if op.has("rs") || !assembles(op, to, from) {
         return None;
     }
     let (round, is_integral) = rounding(op);
@@ -112,9 +112,6 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
         ("f64", "f16") if op.has("sat") => {
             Some(form!(|x: u16| -> f64 { saturate_f64(f32_to_f64(F16::widen(x))) }))
         }
-        ("f64", "bf16") if op.has("sat") => {
-            Some(form!(|x: u16| -> f64 { saturate_f64(f32_to_f64(Bf16::widen(x))) }))
-        }
         ("f64", "f16") => Some(form!(|x: u16| -> f64 { f32_to_f64(F16::widen(x)) })),
         ("f64", "bf16") => Some(form!(|x: u16| -> f64 { f32_to_f64(Bf16::widen(x)) })),
         ("f16", _) => half::<F16>(op, from, nearest, is_integral),
@@ -140,6 +137,23 @@ pub(super) fn form(op: &Opcode<'_>) -> Option<Form> {
         }
         _ => None,
     }
+}
+
+/// Returns false for what ptxas refuses: a saturation that can change no value, a saturation of
+/// bf16, and conversions between bf16 and bytes.
+fn assembles(op: &Opcode<'_>, to: &str, from: &str) -> bool {
+    let has_bf16 = to == "bf16" || from == "bf16";
+    let has_bytes = [to, from].iter().any(|ty| matches!(*ty, "u8" | "s8"));
+    let is_lossless = || {
+        let (is_signed, was_signed) = (to.starts_with('s'), from.starts_with('s'));
+        let bits_of = |ty: &str| ty[1..].parse::<u32>().unwrap_or_default();
+        match (bits_of(to), bits_of(from)) {
+            (bits, of) if is_signed == was_signed => bits >= of,
+            (bits, of) => is_signed && bits > of,
+        }
+    };
+    let is_needless = is_integer(to) && is_integer(from) && is_lossless();
+    !(has_bf16 && has_bytes || op.has("sat") && (has_bf16 || is_needless))
 }
 
 fn is_integer(ty: &str) -> bool {

@@ -160,9 +160,11 @@ impl<'m> Lowering<'m> {
     /// Returns the row of a predicate, and whether it is negated.
     fn predicate(&mut self, operand: &'m Operand<'m>) -> Result<(Row, bool), LowerError> {
         match operand {
+            Operand::Name("%is_explicit_cluster") | Operand::Number(_) => {
+                Ok((self.source(operand, Kind::Predicate, Literal::Integer)?, false))
+            }
             Operand::Name(name) => Ok((self.register(name, Kind::Predicate)?, false)),
             Operand::Not(name) => Ok((self.register(name, Kind::Predicate)?, true)),
-            Operand::Number(_) => Ok((self.source(operand, Kind::Predicate, Literal::Integer)?, false)),
             _ => Err(self.error("an operand is not a predicate")),
         }
     }

@@ -11,7 +11,7 @@ use crate::exec::dependence::{Fields, Way};
 use crate::exec::op::{Op, Row};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::select;
-use crate::exec::special::{self, Special};
+use crate::exec::special::{self, Special, Uniform};
 use crate::exec::windows;
 use crate::text::{Linkage, Number, Operand, Space, Variable};
 
@@ -173,7 +173,13 @@ impl<'m> Lowering<'m> {
 
     /// Reads a special register into a new row.
     fn special(&mut self, name: &str, kind: Kind) -> Result<Option<Row>, LowerError> {
-        let Some(register) = Special::of(name) else { return Ok(None) };
+        if name == "%is_explicit_cluster" && kind == Kind::Predicate {
+            let d = self.temporary(kind)?;
+            let op = Op { d, ..Op::new(special::read_is_explicit_cluster) };
+            self.emit_uniform(op, kind, &[], Uniform::Launch);
+            return Ok(Some(d));
+        }
+        let Some(register) = Special::of(name).filter(|_| kind != Kind::Predicate) else { return Ok(None) };
         let d = self.temporary(kind)?;
         match kind {
             Kind::Wide if register == Special::Clock => {

@@ -105,7 +105,6 @@ fn special_registers_tell_the_place_in_the_cluster() {
         "%cluster_nctaid.z",
         "%cluster_ctarank",
         "%cluster_nctarank",
-        "%is_explicit_cluster",
     ];
     let stores: String = read
         .iter()
@@ -115,7 +114,8 @@ fn special_registers_tell_the_place_in_the_cluster() {
     let body = format!(
         "mov.u32 %r2, %ctaid.z;\nmov.u32 %r3, %nctaid.y;\nmov.u32 %r4, %ctaid.y;\nmad.lo.u32 %r2, %r2, %r3, %r4;
         mov.u32 %r3, %nctaid.x;\nmov.u32 %r4, %ctaid.x;\nmad.lo.u32 %r2, %r2, %r3, %r4;
-        mul.lo.u32 %r2, %r2, 120;\ncvt.u64.u32 %at, %r2;\nadd.s64 %at, %at, %out;\n{stores}ret;"
+        mul.lo.u32 %r2, %r2, 120;\ncvt.u64.u32 %at, %r2;\nadd.s64 %at, %at, %out;\n{stores}
+        mov.pred %p1, %is_explicit_cluster;\nselp.u32 %r5, 1, 0, %p1;\nst.global.u32 [%at+112], %r5;\nret;"
     );
     let (grid, cluster) = ([6u32, 4, 2], [3u32, 2, 1]);
     let config = Config { grid, cluster: Some(cluster), ..Config::linear(1, 1) };

@@ -80,6 +80,8 @@ pub(crate) fn predicates() -> Vec<Form> {
     let mut forms = Vec::new();
     let bools: &[u64] = &[0, 1];
     for (ty, register, edges, comparisons) in kinds() {
+        // 9.7.7.2: of one half there is no second result.
+        let (both, second) = if ty.ends_with("f16") { ("pred", 0) } else { ("pred|pred", 2) };
         for (name, compare) in comparisons {
             let two = [(register, &edges[..]); 2];
             let is = compare.clone();
@@ -87,27 +89,27 @@ pub(crate) fn predicates() -> Vec<Form> {
                 Want::Bits(is(x[0], x[1]).into())
             }));
             let is = compare.clone();
-            forms.push(Form::new(format!("setp.{name}.{ty}"), "pred|pred", &two, move |x| {
-                Want::Bits(if is(x[0], x[1]) { 1 } else { 2 })
+            forms.push(Form::new(format!("setp.{name}.{ty}"), both, &two, move |x| {
+                Want::Bits(if is(x[0], x[1]) { 1 } else { second })
             }));
             for with in ["and", "or", "xor"] {
                 let few = &edges[edges.len() / 2..];
                 let three = [(register, few), (register, few), ("pred", bools)];
                 let is = compare.clone();
-                forms.push(Form::new(format!("setp.{name}.{with}.{ty}"), "pred|pred", &three, move |x| {
+                forms.push(Form::new(format!("setp.{name}.{with}.{ty}"), both, &three, move |x| {
                     let (is, c) = (is(x[0], x[1]), x[2] == 1);
-                    Want::Bits(combined(with, is, c) | combined(with, !is, c) << 1)
+                    Want::Bits(combined(with, is, c) | combined(with, !is, c) * second)
                 }));
             }
             // The predicate may be negated.
             let is = compare;
             let few = &edges[..edges.len() / 2];
             let two = [(register, few); 2];
-            let mut form = Form::new(format!("setp.{name}.and.{ty}"), "pred|pred", &two, move |x| {
+            let mut form = Form::new(format!("setp.{name}.and.{ty}"), both, &two, move |x| {
                 let is = is(x[0], x[1]);
-                Want::Bits(u64::from(is) | u64::from(!is) << 1)
+                Want::Bits(u64::from(is) | u64::from(!is) * second)
             });
-            // %p9 is false in all lanes: nothing sets it.
+            // %p9 is false in all lanes.
             form = form.with("!%p9");
             forms.push(form);
         }

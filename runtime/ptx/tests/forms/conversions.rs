@@ -81,7 +81,9 @@ pub(crate) fn integers() -> Vec<Form> {
     let mut forms = Vec::new();
     for to in INTEGERS {
         for from in INTEGERS {
-            for sat in ["", ".sat"] {
+            // ".sat is illegal in cases where saturation is not possible".
+            let is_lossless = to.min() <= from.min() && from.max() <= to.max();
+            for sat in if is_lossless { vec![""] } else { vec!["", ".sat"] } {
                 for result in wider(to.bits) {
                     for source in wider(from.bits) {
                         if result != register(to.bits) && source != register(from.bits) {
@@ -116,10 +118,14 @@ pub(crate) fn to_integers() -> Vec<Form> {
     let mut forms = Vec::new();
     for to in INTEGERS {
         for (from, format, bits) in FLOATS {
+            // Of bf16 there is no conversion to 8 bits.
+            if from == "bf16" && to.bits == 8 {
+                continue;
+            }
             let edges = edges(format);
             for (rounding, mode) in MODES {
                 for flush in if from == "f32" { vec!["", ".ftz"] } else { vec![""] } {
-                    for sat in ["", ".sat"] {
+                    for sat in if from == "bf16" { vec![""] } else { vec!["", ".sat"] } {
                         let of_nan = if from != "f64" && to.bits != 64 { 0 } else { 1u64 << (to.bits - 1) };
                         let opcode = format!("cvt.{rounding}i{flush}{sat}.{}.{from}", to.name);
                         let is_flushed = !flush.is_empty();
@@ -166,6 +172,9 @@ pub(crate) fn from_integers() -> Vec<Form> {
             .map(|x| from.write(x)),
         );
         for (to, format, bits) in FLOATS {
+            if to == "bf16" && from.bits == 8 {
+                continue;
+            }
             for (rounding, mode) in MODES {
                 for modifier in match to {
                     "f32" => vec!["", ".sat", ".ftz"],
@@ -214,11 +223,13 @@ pub(crate) fn floats() -> Vec<Form> {
             for (rounding, mode) in roundings {
                 let is_half = to == "f16" || to == "bf16";
                 let mut modifiers = vec![""];
-                if to != "bf16" {
+                let is_saturable = to != "bf16" && from != "bf16";
+                if is_saturable {
                     modifiers.push(".sat");
                 }
                 if to == "f32" || from == "f32" && to != "bf16" {
-                    modifiers.extend([".ftz", ".ftz.sat"]);
+                    modifiers.push(".ftz");
+                    modifiers.extend(is_saturable.then_some(".ftz.sat"));
                 }
                 if is_half && from == "f32" && ["", ".rn", ".rz"].contains(&&rounding[..]) {
                     modifiers.extend([".relu", ".satfinite", ".relu.satfinite"]);
@@ -227,7 +238,7 @@ pub(crate) fn floats() -> Vec<Form> {
                     let ftz = modifier.contains("ftz");
                     let is_integral = rounding.ends_with('i');
                     let opcode = format!("cvt{rounding}{modifier}.{to}.{from}");
-                    forms.push(Form::new(opcode, register(bits), &[(register(source), &edges)], move |x| {
+                    let form = Form::new(opcode, register(bits), &[(register(source), &edges)], move |x| {
                         let x = if ftz && format == F32 { format.flush(x[0]) } else { x[0] };
                         let mut real = format.read(x);
                         if let (true, Real::Finite { negative, .. }) = (is_integral, real.clone()) {
@@ -243,12 +254,22 @@ pub(crate) fn floats() -> Vec<Form> {
                         let result =
                             if ftz && target == F32 { result.map(|x| target.flush(x)) } else { result };
                         finish(target, result, modifier)
-                    }));
+                    });
+                    // An H100 does not flush the source if the result is a half.
+                    forms.push(if ftz && is_half { form.deviating(is_subnormal) } else { form });
                 }
             }
         }
     }
     forms
+}
+
+fn is_subnormal(x: &[u64]) -> bool {
+    F32.flush(x[0]) != x[0]
+}
+
+fn is_nan(x: &[u64]) -> bool {
+    F32.is_nan(x[0])
 }
 
 /// `.relu`, `.satfinite` and `.sat`
@@ -292,12 +313,16 @@ pub(crate) fn pairs() -> Vec<Form> {
     ] {
         for modifier in modifiers {
             let opcode = format!("cvt.{rounding}{modifier}.tf32.f32");
-            forms.push(Form::new(opcode, "b32", &[("b32", &edges)], move |x| {
+            let form = Form::new(opcode, "b32", &[("b32", &edges)], move |x| {
                 match finish(TF32, TF32.round(&F32.read(x[0]), mode), modifier) {
                     Want::Bits(bits) => Want::Bits(bits << 13),
                     _ => Want::Nan(F32),
                 }
-            }));
+            });
+            // An H100 rounds a NaN like a number: it may become infinity, or the largest number.
+            let form = if rounding == "rna" { form.deviating(is_nan) } else { form };
+            let is_newer = rounding != "rna" && modifier.contains("satfinite");
+            forms.push(if is_newer { form.newer() } else { form });
         }
     }
     forms

@@ -250,11 +250,12 @@ pub(crate) fn extrema() -> Vec<Form> {
                 }
                 for abs in ["", ".abs"] {
                     let three = [("b32", &FEW_F32[..]); 3];
-                    forms.push(Form::new(format!("{name}{flush}{nan}{abs}.f32"), "b32", &three, move |x| {
+                    let form = Form::new(format!("{name}{flush}{nan}{abs}.f32"), "b32", &three, move |x| {
                         let sign = if abs.is_empty() { 0 } else { F32.sign() };
                         let x: Vec<u64> = x.iter().map(|bits| flushed(*bits) & !sign).collect();
                         Want::float(F32, extremum(F32, &x, is_min, !nan.is_empty()))
-                    }));
+                    });
+                    forms.push(form.newer());
                 }
             }
         }
@@ -305,7 +306,7 @@ pub(crate) fn approximations() -> Vec<Form> {
                     let value = of(a);
                     let tiny = value != 0.0 && value.abs() < f64::from(f32::MIN_POSITIVE);
                     match (tiny, flush.is_empty()) {
-                        (true, true) => close(value, 0.0, 3e-45),
+                        (true, true) => close(value, 0.0, absolute.max(3e-45)),
                         // A result next to the smallest normal number may be flushed or not.
                         (true, false) => close(0.0, 0.0, f64::from(f32::MIN_POSITIVE)),
                         _ if value.abs() > f64::from(f32::MAX) => {
@@ -354,7 +355,8 @@ pub(crate) fn approximations() -> Vec<Form> {
         ("rsqrt.approx.ftz.f64", |x| if x == 0.0 { x.recip() } else { 1.0 / x.sqrt() }),
     ] {
         forms.push(Form::new(opcode, "b64", &[("b64", &EDGES_F64)], move |x| {
-            let value = of(f64::from_bits(F64.flush(x[0])));
+            // A NaN with nothing but its exponent in the upper half counts as infinity.
+            let value = of(f64::from_bits(F64.flush(x[0] & !0xffff_ffff)));
             let tiny = value != 0.0 && value.abs() < f64::MIN_POSITIVE;
             match () {
                 () if value.is_nan() => Want::Nan(F64),

@@ -4,8 +4,9 @@
 use crate::program::Program;
 use warpline_ptx::Module;
 
-/// Instructions that later GPUs have, or whose state this executor lacks.
-const REFUSED: [&str; 49] = [
+/// Instructions that later GPUs have, or whose state this executor lacks, and at the end some that
+/// ptxas refuses.
+const REFUSED: [&str; 55] = [
     "wgmma.fence.sync.aligned",
     "wgmma.commit_group.sync.aligned",
     "wgmma.wait_group.sync.aligned 0",
@@ -55,6 +56,12 @@ const REFUSED: [&str; 49] = [
     "lop3.or.b32 %r0|%p0, %r1, %r2, %r3, 0x80, %p1",
     "redux.sync.min.f32 %f0, %f1, -1",
     "atom.global.add.v2.f32 {%f0, %f1}, [%rd0], {%f2, %f3}",
+    "setp.eq.f16 %p0|%p1, %h0, %h1",
+    "cvt.sat.u64.u8 %rd0, %h0",
+    "cvt.sat.s32.u16 %r0, %h0",
+    "cvt.sat.f32.bf16 %f0, %h0",
+    "cvt.rn.bf16.u8 %h0, %h1",
+    "mov.u32 %r0, %is_explicit_cluster",
 ];
 
 #[test]
