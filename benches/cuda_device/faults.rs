@@ -77,8 +77,8 @@ fn faulty_kernel(fault: &str, device: &Device, raw: Raw) -> RawKernel {
     raw.kernel(text, kernel.name)
 }
 
-/// Prints the time from the launch of a kernel that faults until `cuStreamSynchronize` returns, and
-/// its code.
+/// Prints the time from the launch of a kernel that faults until `cuStreamSynchronize` returns,
+/// and its code.
 fn synchronized(fault: &str) {
     let (_runtime, device, raw) = open(WakeUp::Balanced);
     let stream = raw.stream();

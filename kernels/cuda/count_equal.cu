@@ -1,7 +1,7 @@
 // The number of equal elements of two vectors.
 //
 // Reads 16 bytes per element and writes 8 bytes. One block does all the work, at the speed of one
-// multiprocessor, about 100 GB/s. That is enough for the labels of a batch. The other blocks of a
+// multiprocessor, 37 GB/s on an H100. That is enough for the labels of a batch. Other blocks of a
 // launch do nothing.
 #include "fold.cuh"
 

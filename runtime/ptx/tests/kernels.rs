@@ -10,7 +10,7 @@ use std::path::Path;
 use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, Place, Region};
 
 fn text(case: &Case) -> String {
-    // `cargo` sets the variable, and so does whoever runs the tests on a machine without the sources.
+    // Cargo sets the variable. On a machine without the sources, the caller does.
     let package = std::env::var("CARGO_MANIFEST_DIR");
     let folder = Path::new(package.as_deref().unwrap_or(env!("CARGO_MANIFEST_DIR"))).join("tests/corpus/ptx");
     std::fs::read_to_string(folder.join(format!("{}.ptx", case.file))).expect("it is there")

@@ -5,7 +5,10 @@
 //! several threads, still use the executor. A fault of a kernel on the driver ends all launches of
 //! the process, so give each test a process of its own.
 
-#![allow(clippy::multiple_unsafe_ops_per_block, reason = "a row of the driver's functions has one reason")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a sequence of raw driver calls rests on one promise"
+)]
 
 use cudarc::driver::{result, sys};
 use std::ffi::{CString, c_void};
@@ -13,7 +16,7 @@ use warpline_ptx::Config;
 
 /// Returns whether kernels run on the driver.
 pub(crate) fn is_asked() -> bool {
-    std::env::var_os("WARPLINE_PTX_DRIVER").is_some()
+    std::env::var_os("WARPLINE_PTX_DRIVER").is_some_and(|value| value == "1")
 }
 
 /// Runs a kernel on copies of `arrays`, then writes their contents back. From the addresses of the

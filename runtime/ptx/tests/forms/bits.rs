@@ -154,31 +154,33 @@ pub(crate) fn counts() -> Vec<Form> {
 /// 9.7.1.19 to 9.7.1.22
 pub(crate) fn fields() -> Vec<Form> {
     let mut forms = Vec::new();
-    // The operands of bfe and bfi "are restricted to the 8-bit value range 0..255".
-    let fields = [0, 1, 5, 15, 16, 31, 32, 33, 63, 64, 65, 96, 127, 128, 255];
     let places = [0, 1, 5, 15, 16, 31, 32, 33, 63, 64, 128, 255, 256, 0x1_05, 0xffff_ffff];
+    // "pos = b & 0xff; len = c & 0xff". An H100 does not cut those of 64 bits, and the ISA also
+    // says that they "are restricted to the 8-bit value range 0..255".
     for (name, ty, signed) in [("b32", U32, S32), ("b64", U64, S64)] {
         let edges = ty.few();
         let msb = ty.bits - 1;
         for ty in [ty, signed] {
-            let sources = [(name, &edges[..]), ("b32", &fields), ("b32", &fields)];
-            forms.push(Form::new(format!("bfe.{}", ty.name), name, &sources, move |x| {
-                let (a, at, len) = (x[0], x[1] as u32, x[2] as u32);
+            let sources = [(name, &edges[..]), ("b32", &places), ("b32", &places)];
+            let form = Form::new(format!("bfe.{}", ty.name), name, &sources, move |x| {
+                let (a, at, len) = (x[0], (x[1] & 0xff) as u32, (x[2] & 0xff) as u32);
                 let fills = ty.signed && len != 0;
                 let sign = if fills { a >> (at + len - 1).min(msb) & 1 } else { 0 };
                 let bit = |i: u32| if i < len && at + i <= msb { a >> (at + i) & 1 } else { sign };
                 Want::Bits(of_bits((0..=msb).map(bit)))
-            }));
+            });
+            forms.push(form.deviating(|x| x[1] > 255 || x[2] > 255));
         }
-        let sources = [(name, &edges[..6]), (name, &edges), ("b32", &fields), ("b32", &fields)];
-        forms.push(Form::new(format!("bfi.{name}"), name, &sources, move |x| {
-            let (a, at, len) = (x[0], x[2] as u32, x[3] as u32);
+        let sources = [(name, &edges[..6]), (name, &edges), ("b32", &places), ("b32", &places)];
+        let form = Form::new(format!("bfi.{name}"), name, &sources, move |x| {
+            let (a, at, len) = (x[0], (x[2] & 0xff) as u32, (x[3] & 0xff) as u32);
             let mut bits = bits_of(x[1], msb + 1);
             for i in (0..len).filter(|i| at + i <= msb) {
                 bits[(at + i) as usize] = a >> i & 1;
             }
             Want::Bits(of_bits(bits))
-        }));
+        });
+        forms.push(form.deviating(|x| x[2] > 255 || x[3] > 255));
     }
     let edges = U32.few();
     for is_clamp in [true, false] {

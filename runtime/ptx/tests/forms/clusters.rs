@@ -36,8 +36,8 @@ fn the_barrier_of_the_cluster_opens_for_the_block() {
 #[test]
 fn a_thread_may_wait_long_after_the_others_have_gone_on() {
     // The first warp waits when the others have arrived for the next phase, which does not end
-    // before it arrives too. Without a cluster, ptxas makes a barrier of the block of the wait, and
-    // nothing of the arrival: the first warp would hang.
+    // before it arrives too. Without a cluster, ptxas makes a barrier of the block of the wait,
+    // and nothing of the arrival: the first warp would hang on a GPU.
     let mut program = of_three_warps(
         "setp.eq.u32 %p1, %i, 0;
         @%p1 st.shared.u32 [area+400], 0;

@@ -98,7 +98,7 @@ pub(crate) fn predicates() -> Vec<Form> {
                 let is = compare.clone();
                 forms.push(Form::new(format!("setp.{name}.{with}.{ty}"), both, &three, move |x| {
                     let (is, c) = (is(x[0], x[1]), x[2] == 1);
-                    Want::Bits(combined(with, is, c) | combined(with, !is, c) * second)
+                    Want::Bits(combined(with, is, c) | (combined(with, !is, c) * second))
                 }));
             }
             // The predicate may be negated.
@@ -107,7 +107,7 @@ pub(crate) fn predicates() -> Vec<Form> {
             let two = [(register, few); 2];
             let mut form = Form::new(format!("setp.{name}.and.{ty}"), both, &two, move |x| {
                 let is = is(x[0], x[1]);
-                Want::Bits(u64::from(is) | u64::from(!is) * second)
+                Want::Bits(u64::from(is) | (u64::from(!is) * second))
             });
             // %p9 is false in all lanes.
             form = form.with("!%p9");

@@ -4,6 +4,7 @@ use crate::exact::{BF16, F16, F32, F64, Format, MODES, Mode, Real, TF32};
 use crate::floats::{self, saturate};
 use crate::halves;
 use crate::integers::{Int, S8, S16, S32, S64, U8, U16, U32, U64, register};
+use crate::program::ISA_8_6;
 use crate::table::{Form, Want, check};
 
 const INTEGERS: [Int; 8] = [U8, S8, U16, S16, U32, S32, U64, S64];
@@ -322,7 +323,7 @@ pub(crate) fn pairs() -> Vec<Form> {
             // An H100 rounds a NaN like a number: it may become infinity, or the largest number.
             let form = if rounding == "rna" { form.deviating(is_nan) } else { form };
             let is_newer = rounding != "rna" && modifier.contains("satfinite");
-            forms.push(if is_newer { form.newer() } else { form });
+            forms.push(if is_newer { form.added_by(ISA_8_6) } else { form });
         }
     }
     forms

@@ -1,6 +1,7 @@
 //! Arithmetic of `.f32` and `.f64`: PTX ISA 9.7.3.
 
 use crate::exact::{F32, F64, Format, MODES, Mode, Real};
+use crate::program::ISA_8_8;
 use crate::table::{Form, Want, check};
 
 pub(crate) const EDGES_F32: [u64; 30] = [
@@ -255,7 +256,7 @@ pub(crate) fn extrema() -> Vec<Form> {
                         let x: Vec<u64> = x.iter().map(|bits| flushed(*bits) & !sign).collect();
                         Want::float(F32, extremum(F32, &x, is_min, !nan.is_empty()))
                     });
-                    forms.push(form.newer());
+                    forms.push(form.added_by(ISA_8_8));
                 }
             }
         }

@@ -6,14 +6,15 @@ use warpline_ptx::{Config, Fault, Memory, Module, Region};
 
 /// The directives at the head of the text, for the version of the ISA whose sections are cited.
 pub(crate) const ISA: &str = ".version 8.5\n.target sm_90";
-/// The same for what a later version has added.
-pub(crate) const NEWER_ISA: &str = ".version 8.8\n.target sm_100";
+/// The directives for what later versions have added.
+pub(crate) const ISA_8_6: &str = ".version 8.6\n.target sm_100";
+pub(crate) const ISA_8_8: &str = ".version 8.8\n.target sm_100";
 
 /// A kernel: what stands around its body, and its launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// [`ISA`], or [`NEWER_ISA`] for what the GPUs of a driver may not have: it runs on the executor
-    /// alone.
+    /// [`ISA`], or a later one for what the GPU of a driver may not have. This runs on the
+    /// executor alone.
     pub(crate) isa: &'static str,
     /// Variables and functions of the module.
     pub(crate) before: String,

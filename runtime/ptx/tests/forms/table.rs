@@ -2,7 +2,7 @@
 
 use crate::driver;
 use crate::exact::Format;
-use crate::program::{ISA, NEWER_ISA, Program};
+use crate::program::{ISA, Program};
 use warpline_ptx::Config;
 
 /// The result of an instruction.
@@ -82,9 +82,9 @@ impl Form {
         Form { opcode, result, sources, end: String::new(), inputs, want, isa: ISA, deviates: |_| false }
     }
 
-    /// Says that a later version of the ISA has added the form.
-    pub(crate) fn newer(mut self) -> Form {
-        self.isa = NEWER_ISA;
+    /// Says which later version of the ISA has added the form.
+    pub(crate) fn added_by(mut self, isa: &'static str) -> Form {
+        self.isa = isa;
         self
     }
 

@@ -41,6 +41,7 @@ impl<'m> Lowering<'m> {
         let (mut combination, c) = self.combination(op, operands.get(3))?;
         let (first, second) = match self.operand(operands, 0)? {
             // A comparison of one half has one result. PTX ISA 9.7.7.2, setp.
+            Operand::Pair(first, second) if matches!(**second, Operand::Nothing) => (&**first, None),
             Operand::Pair(..) if matches!(op.last(), "f16" | "bf16") => return Err(self.refused(instruction)),
             Operand::Pair(first, second) => (&**first, Some(&**second)),
             one => (one, None),
