@@ -1,5 +1,6 @@
 //! Arithmetic of `.f32` and `.f64`: PTX ISA 9.7.3.
 
+use crate::driver;
 use crate::exact::{F32, F64, Format, MODES, Mode, Real};
 use crate::program::ISA_8_8;
 use crate::table::{Form, Want, check};
@@ -307,7 +308,9 @@ pub(crate) fn approximations() -> Vec<Form> {
                     let value = of(a);
                     let tiny = value != 0.0 && value.abs() < f64::from(f32::MIN_POSITIVE);
                     match (tiny, flush.is_empty()) {
-                        (true, true) => close(value, 0.0, absolute.max(3e-45)),
+                        // The error of the ISA lets an H100 flush a small sine.
+                        (true, true) if driver::is_asked() => close(value, 0.0, absolute.max(3e-45)),
+                        (true, true) => close(value, 0.0, 3e-45),
                         // A result next to the smallest normal number may be flushed or not.
                         (true, false) => close(0.0, 0.0, f64::from(f32::MIN_POSITIVE)),
                         _ if value.abs() > f64::from(f32::MAX) => {
