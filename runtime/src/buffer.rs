@@ -123,14 +123,7 @@ impl<T: Element> Buffer<T> {
             return Err(self.not_contiguous("as_matrix", "copy it to contiguous memory first"));
         }
         if rows == 0 || !self.len().is_multiple_of(rows) {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "as_matrix: {} elements cannot be divided into {rows} rows; pass a number of \
-                     rows that divides them",
-                    self.len()
-                ),
-            ));
+            return Err(not_whole_rows(self.len(), rows));
         }
         let width = self.len() / rows;
         Ok(self.view(0, rows, width, width))
@@ -165,13 +158,7 @@ impl<T: Element> Buffer<T> {
         let (start, len, size) = (self.offset * size_of::<T>(), self.len_bytes(), size_of::<U>());
         let is_aligned = start.is_multiple_of(size) && self.address().is_multiple_of(size as u64);
         if len != 0 && !(is_aligned && len.is_multiple_of(size)) {
-            let why = format!(
-                "reinterpret: {len} bytes that start {start} bytes into their memory are not whole \
-                 and aligned elements of {size} bytes ({}); pass a view whose start and length are \
-                 multiples of {size}",
-                U::NAME
-            );
-            return Err(Error::new(ErrorKind::Shape, why));
+            return Err(not_whole_elements(len, start, size, U::NAME));
         }
         let (allocation, width) = (self.allocation.clone(), len / size);
         Ok(Buffer { allocation, offset: start / size, width, rows: 1, pitch: width, element: PhantomData })
@@ -195,13 +182,7 @@ impl<T: Element> Buffer<T> {
     }
 
     fn not_contiguous(&self, what: &str, instead: &str) -> Error {
-        Error::new(
-            ErrorKind::Shape,
-            format!(
-                "{what}: the buffer is a strided view of {} rows of {} elements, {} apart; {instead}",
-                self.rows, self.width, self.pitch
-            ),
-        )
+        not_contiguous(what, (self.rows, self.width, self.pitch), instead)
     }
 
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
@@ -236,6 +217,39 @@ impl<T: Element> Buffer<T> {
             (self.rows, self.width * size, self.pitch * size)
         }
     }
+}
+
+// The errors of views. Without a type parameter, they are compiled once and not for each type.
+
+#[cold]
+fn not_contiguous(what: &str, (rows, width, pitch): (usize, usize, usize), instead: &str) -> Error {
+    Error::new(
+        ErrorKind::Shape,
+        format!(
+            "{what}: the buffer is a strided view of {rows} rows of {width} elements, {pitch} apart; {instead}"
+        ),
+    )
+}
+
+#[cold]
+fn not_whole_rows(len: usize, rows: usize) -> Error {
+    Error::new(
+        ErrorKind::Shape,
+        format!(
+            "as_matrix: {len} elements cannot be divided into {rows} rows; pass a number of rows that \
+             divides them"
+        ),
+    )
+}
+
+#[cold]
+fn not_whole_elements(len_bytes: usize, start: usize, size: usize, element: &str) -> Error {
+    let why = format!(
+        "reinterpret: {len_bytes} bytes that start {start} bytes into their memory are not whole and \
+         aligned elements of {size} bytes ({element}); pass a view whose start and length are multiples \
+         of {size}"
+    );
+    Error::new(ErrorKind::Shape, why)
 }
 
 fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usize, usize)> {

@@ -22,4 +22,4 @@ pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use out_of_memory::Observer;
 pub(crate) use runtime::RuntimeShared;
 pub use stream::Stream;
-pub(crate) use stream::{Op, Peers, Place, Snapshot, StreamCore};
+pub(crate) use stream::{Build, Op, Peers, Place, Snapshot, StreamCore};

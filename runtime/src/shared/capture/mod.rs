@@ -36,7 +36,7 @@ use crate::order::{
     Use, check_and_enter,
 };
 use crate::shared::{
-    Allocation, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
+    Allocation, Build, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
 };
 use parking_lot::Mutex;
 use recording::{Member, Recording};
@@ -46,7 +46,7 @@ use std::thread::ThreadId;
 use warpline_driver::internal::{ErrorParts, append_plan, work_of};
 use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
-use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
+use warpline_driver::{Claim, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
 
 pub(crate) struct Capture {
     thread: ThreadId,
@@ -256,17 +256,12 @@ impl Capture {
         &self,
         core: &Arc<StreamCore>,
         op: &mut Op<'_>,
-        command: impl FnOnce(Ticket) -> Command,
+        command: Build<'_>,
     ) -> Result<Ticket> {
         self.try_enqueue(core, op, command).map_err(|error| error.at(op.site))
     }
 
-    fn try_enqueue(
-        &self,
-        core: &Arc<StreamCore>,
-        op: &mut Op<'_>,
-        command: impl FnOnce(Ticket) -> Command,
-    ) -> Result<Ticket> {
+    fn try_enqueue(&self, core: &Arc<StreamCore>, op: &mut Op<'_>, command: Build<'_>) -> Result<Ticket> {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }

@@ -4,7 +4,7 @@
 //! under one lock.
 
 use super::core::{State, StreamCore};
-use super::op::{Op, Peers};
+use super::op::{Build, Op, Peers};
 use super::place::{Place, Snapshot};
 use crate::order::{
     self, Access, Asker, Conflict, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
@@ -40,6 +40,13 @@ impl StreamCore {
         op: &mut Op<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
+        let mut command = Some(command);
+        self.enqueue_built(op, &mut |ticket| (command.take().expect("an op has one command"))(ticket))
+    }
+
+    /// Does the same. Behind a pointer to the function, this long path is compiled once, and not for
+    /// each kind of command in each crate.
+    fn enqueue_built(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
         if self.is_captured() {
             match self.capture(op.site) {
                 Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
@@ -63,11 +70,7 @@ impl StreamCore {
     }
 
     #[inline]
-    fn try_enqueue(
-        self: &Arc<Self>,
-        op: &mut Op<'_>,
-        command: impl FnOnce(Ticket) -> Command,
-    ) -> Result<Place> {
+    fn try_enqueue(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }

@@ -34,7 +34,7 @@ pub(crate) use self::core::{Settings, StreamCore};
 pub(crate) use foreign_turns::ForeignTurns;
 pub(crate) use hand_over::hand_over;
 pub use handle::Stream;
-pub(crate) use op::{Op, Peers};
+pub(crate) use op::{Build, Op, Peers};
 pub(crate) use permits::with_permit;
 pub(crate) use place::{Place, Snapshot};
 pub(crate) use turns::watching;

@@ -3,8 +3,11 @@
 use super::held::After;
 use crate::order::Site;
 use crate::shared::Operand;
-use warpline_driver::timeline::Keep;
-use warpline_driver::{Claim, Error, Plan, Point};
+use warpline_driver::timeline::{Keep, Ticket};
+use warpline_driver::{Claim, Command, Error, Plan, Point};
+
+/// Builds the command of an op from its ticket. Called at most once.
+pub(crate) type Build<'a> = &'a mut dyn FnMut(Ticket) -> Command;
 
 /// The devices, besides the stream's own, on which an op's operands may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
