@@ -15,8 +15,8 @@
 //!   `f64` or an integer of more than 24 bits is rounded twice. A value out of range becomes an
 //!   infinity.
 
-use bytemuck::Pod;
 use half::{bf16, f16};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The element type of an operand of [`cast`](fn@cast).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ enum Value {
 }
 
 /// An element type: how its values are read and written.
-trait Convert: Pod {
+trait Convert: FromBytes + IntoBytes + Immutable + Copy {
     fn value(self) -> Value;
     fn of(value: Value) -> Self;
 }
@@ -147,7 +147,7 @@ floats! {
 }
 
 /// A byte that is false if it is 0.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
 struct Bool(u8);
 
@@ -200,8 +200,8 @@ fn cast_bytes(from: u32, to: u32, x: &[u8], y: &mut [u8]) {
 /// The bytes need not be aligned to the elements.
 fn cast_each<X: Convert, Y: Convert>(x: &[u8], y: &mut [u8]) {
     for (x, y) in x.chunks_exact(size_of::<X>()).zip(y.chunks_exact_mut(size_of::<Y>())) {
-        let converted = Y::of(bytemuck::pod_read_unaligned::<X>(x).value());
-        y.copy_from_slice(bytemuck::bytes_of(&converted));
+        let converted = Y::of(X::read_from_bytes(x).expect("of one element").value());
+        y.copy_from_slice(converted.as_bytes());
     }
 }
 
@@ -209,14 +209,15 @@ fn cast_each<X: Convert, Y: Convert>(x: &[u8], y: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::twin::{read, run, value, written};
+    use warpline_runtime::Element;
 
-    fn converted<X: Pod, Y: Pod>(from: TypeCode, to: TypeCode, x: &[X]) -> Vec<Y> {
+    fn converted<X: Element, Y: Element>(from: TypeCode, to: TypeCode, x: &[X]) -> Vec<Y> {
         let mut y = vec![0xa5u8; x.len() * to.size()];
-        let bytes: &[u8] = bytemuck::cast_slice(x);
+        let bytes = x.as_bytes();
         let args =
             [value(x.len() as u64), value(from as u32), value(to as u32), read(bytes), written(&mut y)];
         run(&CAST, &args);
-        y.chunks_exact(size_of::<Y>()).map(bytemuck::pod_read_unaligned).collect()
+        y.chunks_exact(size_of::<Y>()).map(|y| Y::read_from_bytes(y).unwrap()).collect()
     }
 
     #[test]
@@ -237,7 +238,7 @@ mod tests {
         let mut y = vec![0u8; n * 8];
         let to = TypeCode::I64 as u32;
         run(&CAST, &[value(n as u64), value(from as u32), value(to), read(x), written(&mut y)]);
-        y.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect()
+        y.chunks_exact(8).map(|y| i64::read_from_bytes(y).unwrap()).collect()
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use warpline_runtime::Element;
 use warpline_runtime::kernel::{AccessMode, Arg, Kernel, ParamKind};
+use zerocopy::IntoBytes;
 
 /// One argument of a twin.
 pub(crate) enum Given<'a> {
@@ -16,12 +17,12 @@ pub(crate) fn value<T: Element>(value: T) -> Given<'static> {
 
 pub(crate) fn read<T: Element>(slice: &[T]) -> Given<'_> {
     let arg = Arg::slice(slice.as_ptr() as u64, slice.len());
-    Given::Read { element: T::NAME, arg, _borrow: bytemuck::cast_slice(slice) }
+    Given::Read { element: T::NAME, arg, _borrow: slice.as_bytes() }
 }
 
 pub(crate) fn written<T: Element>(slice: &mut [T]) -> Given<'_> {
     let arg = Arg::slice(slice.as_mut_ptr() as u64, slice.len());
-    Given::Written { element: T::NAME, arg, _borrow: bytemuck::cast_slice_mut(slice) }
+    Given::Written { element: T::NAME, arg, _borrow: slice.as_mut_bytes() }
 }
 
 /// Calls the twin of `kernel`.

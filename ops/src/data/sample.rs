@@ -204,7 +204,7 @@ macro_rules! samples {
             }
 
             fn grow(columns: &mut Self::Columns, widths: Self::Widths) {
-                $(columns.$i.resize(columns.$i.len() + widths[$i], $T::zeroed());)+
+                $(columns.$i.resize(columns.$i.len() + widths[$i], $T::new_zeroed());)+
             }
 
             #[inline]

@@ -13,6 +13,7 @@ use warpline_kernels::cast_on_host;
 use warpline_runtime::{
     Buffer, Device, Element, Error, ErrorKind, Pending, Pinned, Refusal, Result, Site, Stream,
 };
+use zerocopy::IntoBytes;
 
 /// Constructors. They allocate on the current stream of the device in their [`TensorOptions`],
 /// which are made from a device, a [`DType`], both, or another tensor.
@@ -266,7 +267,7 @@ fn new<A: NestedArray>(data: &A, options: &TensorOptions) -> Outcome {
 /// converted on the host.
 fn written<T: TensorElement>(call: &Call<'_>, host: &[T], shape: Shape, dtype: DType) -> Outcome {
     let to = Storage::alloc(call, dtype, host.len())?;
-    let (stream, bytes) = (call.stream().at(call.site()), bytemuck::cast_slice(T::as_stored(host)));
+    let (stream, bytes) = (call.stream().at(call.site()), T::as_stored(host).as_bytes());
     let sent = match dtype == T::DTYPE {
         true => stream.write(&to.words::<u8>(), bytes),
         false => stream.write(&to.words::<u8>(), &converted_on_host(call, T::DTYPE, dtype, bytes)?),

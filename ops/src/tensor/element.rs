@@ -4,6 +4,7 @@ use super::DType;
 use super::call::Call;
 use half::{bf16, f16};
 use warpline_runtime::{Buffer, Element, Refusal, Result};
+use zerocopy::IntoBytes;
 
 /// The memory of a tensor: one contiguous range.
 #[derive(Clone)]
@@ -146,7 +147,7 @@ impl TensorElement for bool {
     }
 
     fn as_stored(elements: &[bool]) -> &[u8] {
-        bytemuck::cast_slice(elements)
+        elements.as_bytes()
     }
 
     fn from_stored(stored: u8) -> bool {

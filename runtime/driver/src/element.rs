@@ -1,9 +1,11 @@
 //! The element types of buffers: plain data of a fixed size.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 /// A type that device memory can hold: every bit pattern is a value.
 ///
 /// `bool` is not an element, since not every byte is a `bool`; use `u8`.
-pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
+pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static + sealed::Sealed {
     /// The name used in errors and in kernel signatures.
     const NAME: &'static str;
 }

@@ -116,7 +116,7 @@ impl Device {
 const ZEROED_AT_ONCE_BYTES: usize = 1 << 20;
 
 pub(crate) fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {
-    pinned.fill(T::zeroed());
+    pinned.fill(T::new_zeroed());
     pinned
 }
 

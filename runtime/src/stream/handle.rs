@@ -140,7 +140,7 @@ impl Stream {
 
     pub(super) fn fill_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
         let mut pattern = [0; 8];
-        pattern[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        pattern[..size_of::<T>()].copy_from_slice(value.as_bytes());
         let (height, width_bytes, pitch) = buffer.runs();
         let fill = Fill {
             dst: warpline_driver::DevicePtr(buffer.address()),

@@ -134,13 +134,13 @@ fn first<T: Element + Display>(
     number: impl Fn(T) -> Option<f64>,
 ) -> Option<String> {
     let elements = |bytes: &[u8]| -> Vec<T> {
-        bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+        bytes.chunks_exact(size_of::<T>()).map(|x| T::read_from_bytes(x).expect("of one element")).collect()
     };
     let (twin, device) = (elements(twin), elements(device));
     let largest = twin.iter().filter_map(|x| number(*x)).filter(|x| x.is_finite());
     let largest = largest.fold(0.0, |largest: f64, x| largest.max(x.abs()));
     let agrees = |(a, b): (&T, &T)| {
-        bytemuck::bytes_of(a) == bytemuck::bytes_of(b)
+        a.as_bytes() == b.as_bytes()
             || match (number(*a), number(*b)) {
                 (Some(a), Some(b)) => {
                     // An infinity differs from each number by more than any tolerance.
@@ -166,6 +166,7 @@ fn first<T: Element + Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::IntoBytes;
 
     fn differ<T: Element + Display>(
         tolerance: f64,
@@ -173,7 +174,7 @@ mod tests {
         device: &[T],
         number: fn(T) -> Option<f64>,
     ) -> bool {
-        first(tolerance, "y", bytemuck::cast_slice(twin), bytemuck::cast_slice(device), number).is_some()
+        first(tolerance, "y", twin.as_bytes(), device.as_bytes(), number).is_some()
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
         let (twin, device) = ([1.0f32, 2.0, 3.0], [1.0f32, 2.5, 4.0]);
         let told = |tolerance| {
             let number = |x: f32| Some(f64::from(x));
-            first(tolerance, "y", bytemuck::cast_slice(&twin), bytemuck::cast_slice(&device), number).unwrap()
+            first(tolerance, "y", twin.as_bytes(), device.as_bytes(), number).unwrap()
         };
         assert_eq!(
             told(0.0),

@@ -154,7 +154,7 @@ impl Arg {
     pub fn scalar<T: Element>(value: T) -> Self {
         const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
         let mut bits = [0; 8];
-        bits[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        bits[..size_of::<T>()].copy_from_slice(value.as_bytes());
         Arg { bits: u64::from_ne_bytes(bits), len: 0 }
     }
 
@@ -168,7 +168,7 @@ impl Arg {
     #[inline]
     pub fn to_scalar<T: Element>(&self) -> T {
         const { assert!(size_of::<T>() <= 8, "a scalar argument has at most 8 bytes") };
-        bytemuck::pod_read_unaligned(&self.bits.to_ne_bytes()[..size_of::<T>()])
+        T::read_from_prefix(&self.bits.to_ne_bytes()).expect("8 bytes are enough").0
     }
 }
 

@@ -12,7 +12,7 @@
 //!    busy with other parts only delays them.
 
 use crate::reentry;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -110,7 +110,7 @@ impl TwinThreads {
             let builder = ThreadPoolBuilder::new()
                 .num_threads(threads)
                 .thread_name(|number| format!("warpline-twin-{number}"));
-            // With 0 threads, rayon would start one per core.
+            // With 0 threads, rayon-core would start one per core.
             let started = (threads > 0).then(|| builder.build())?;
             started
                 .inspect_err(|error| {
