@@ -4,6 +4,7 @@
 //! `cuda/` is written for the configurations here. For a matrix product, the driver refuses blocks
 //! of more than 256 threads. The CPU device runs twins, which ignore the configuration, and so do
 //! libraries.
+// Decision: docs/decisions/0038-device-code-is-right-under-every-configuration.md
 
 use warpline_runtime::kernel::LaunchConfig;
 

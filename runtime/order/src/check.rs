@@ -10,6 +10,8 @@
 //! checks all accesses and then enters all. The fast path checks and enters one ledger after the
 //! other, and takes its entries back if one access does not pass. If the driver refuses the op
 //! later, [`undo`] takes them back.
+// Decision: docs/decisions/0003-closed-stream-is-ordered-before-later-work.md
+// Decision: docs/decisions/0005-check-enter-submit-undo.md
 
 use super::access::AccessMode;
 use super::book::Book;

@@ -21,6 +21,7 @@
 //!   origin of the other tree, we add only the points of the other clock.
 //!
 //! Otherwise the trees are joined, without the parts that they share (`tree.rs`).
+// Decision: docs/decisions/0058-clocks-share-their-entries.md
 
 mod tree;
 

@@ -17,6 +17,8 @@
 //!    reads of a stream are in the shard of that stream, so an op that is undone finds its records
 //!    there, or in the main book if the shards were closed.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
+// Decision: docs/decisions/0004-reused-memory-waits-at-first-touch.md
+// Decision: docs/decisions/0006-contended-ledgers-are-sharded.md
 
 use super::book::Book;
 use super::clock::{StreamId, Use};

@@ -21,6 +21,9 @@
 //! * The trees of writes are shared with the shards of a ledger.
 //!
 //! The trees may keep some records that the list would have removed. They change no verdict.
+// Decision: docs/decisions/0008-reads-of-other-streams-stay.md
+// Decision: docs/decisions/0009-records-of-a-stream-stay-apart.md
+// Decision: docs/decisions/0059-long-histories-are-kept-in-trees.md
 
 mod index;
 mod tree;

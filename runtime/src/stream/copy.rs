@@ -6,6 +6,7 @@
 //! The driver gets only host memory that its device can copy asynchronously: an address for
 //! [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is refused, and
 //! returned to the caller.
+// Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
 use super::staged::{HostSide, Slot, StagingMemory, device_copy};
 use crate::buffer::Buffer;

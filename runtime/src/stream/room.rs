@@ -3,6 +3,7 @@
 //! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is
 //! reached, by the mechanism that also holds pinned buffers. So room is released exactly when work
 //! is done, and goes to waiters in the order in which they asked for it.
+// Decision: docs/decisions/0016-room-is-a-semaphore.md
 
 use crate::scope::MadeInScope;
 use crate::shared::Stream;

@@ -1,4 +1,5 @@
 //! Edges between streams, events, and waiting on the host.
+// Decision: docs/decisions/0011-wait-for-uses-where-streams-stand-now.md
 
 use crate::buffer::Buffer;
 use crate::edge::Edge;

@@ -5,6 +5,7 @@
 //! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `meetings`, `block`,
 //! `grid`, `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be
 //! touched, and what fails; `effect`, `dependence`, `checks`: what a launch may ask to be checked.
+// Decision: docs/decisions/0061-ptx-runs-in-an-interpreter-of-warps.md
 
 pub(crate) mod access;
 mod aligned;

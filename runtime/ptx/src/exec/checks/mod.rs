@@ -35,6 +35,7 @@
 //! "Synchronization Functions": `__syncthreads()` in conditional code is allowed only if the
 //! condition is the same in all threads of the block. A shuffle from a lane that has exited is
 //! reported too: its result is undefined (PTX ISA 9.7.9.6, shfl.sync).
+// Decision: docs/decisions/0062-checks-keep-three-accesses-and-their-times.md
 
 mod areas;
 mod bits;
