@@ -143,7 +143,7 @@ impl Ledger {
 
     /// Returns the newest ticket of each stream that used the memory, once nothing else can use it.
     /// The allocation is one of these uses, unless the memory was perhaps still in use from before:
-    /// then nobody who waits for the allocation has waited for that use.
+    /// then a wait for the allocation does not wait for that use.
     #[inline(always)]
     pub fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().sharded {

@@ -329,7 +329,7 @@ impl Many {
     }
 
     /// Returns the writes, to change them. Only the main book changes them, after its shards were
-    /// closed. So nobody shares them, and nothing is copied.
+    /// closed. So no shard shares them, and nothing is copied.
     fn writes(&mut self) -> &mut Index {
         Arc::make_mut(&mut self.writes)
     }

@@ -260,7 +260,7 @@ impl Stream {
     /// device from using the memory at the same time.
     ///
     /// # Ordering
-    /// As for any other op, the caller provides the edges. The stream has to be ordered after the
+    /// The caller provides the edges, as for any other op. The stream has to be ordered after the
     /// last write of `source` and the last use of `destination`, and their next users after the
     /// copy.
     ///

@@ -53,7 +53,7 @@ impl Stream {
 impl Permit {
     /// Calls `f` with the stream current; the first op that `f` enqueues on it uses the permit.
     ///
-    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    /// `f` cannot be `|| async { … }`, as with [`Stream::enter`].
     pub fn enter<R: MadeInScope>(self, f: impl FnOnce() -> R) -> R {
         let Permit { stream, permit } = self;
         let id = stream.id();
