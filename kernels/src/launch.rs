@@ -4,6 +4,7 @@
 //! `cuda/` is written for the configurations here. For a matrix product, the driver refuses blocks
 //! of more than 256 threads. The CPU device runs twins, which ignore the configuration, and so do
 //! libraries.
+// Decision: docs/decisions/0038-device-code-is-right-under-every-configuration.md
 
 use warpline_runtime::kernel::LaunchConfig;
 
@@ -63,7 +64,7 @@ pub fn transpose(rows: u64, cols: u64) -> LaunchConfig {
 /// If that gives fewer blocks than a device needs, a block computes 32 × 32 elements. A block with
 /// fewer threads is slow.
 pub fn product(m: u64, n: u64) -> LaunchConfig {
-    // The same number as `MANY_TILES` in cuda/gemm.cuh.
+    // Equal to `MANY_TILES` in cuda/gemm.cuh.
     const MANY: u64 = 128;
     let tiles = |size| m.div_ceil(size).saturating_mul(n.div_ceil(size));
     let large = tiles(64);

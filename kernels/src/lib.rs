@@ -19,6 +19,7 @@
 //!
 //! A kernel is correct with any launch configuration that the driver accepts. [`launch`] has the
 //! configurations with which the kernels are fast; `benches/RESULTS.md` has figures of an H100.
+// Decision: docs/decisions/0037-the-crate-carries-ptx.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod add;

@@ -1,4 +1,5 @@
 //! A sum or a mean as one kernel launch or, of many elements, as two.
+// Decision: docs/decisions/0039-a-large-sum-is-two-launches.md
 
 use warpline_kernels::{self as kernels, SUM_RUN, launch};
 use warpline_runtime::{Buffer, Pending, Result, Site, Stream};

@@ -1,4 +1,5 @@
 //! The batch that a loader yields, and the copies that fill it.
+// Decision: docs/decisions/0047-loaded-batches-are-freshly-allocated.md
 
 use super::collate::Place;
 use super::loader::Plan;

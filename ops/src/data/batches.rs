@@ -1,4 +1,5 @@
 //! The batches of one epoch or several, as a `futures::Stream`.
+// Decision: docs/decisions/0048-loader-enqueues-in-polls-and-observes-nothing.md
 
 use super::ahead::Ahead;
 use super::batch::{Batch, Sent, send};

@@ -1,4 +1,5 @@
 //! The traits of the datasets that a loader reads.
+// Decision: docs/decisions/0055-datasets-write-into-pinned-memory.md
 
 use super::sample::Sample;
 use std::sync::Arc;

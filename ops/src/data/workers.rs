@@ -29,6 +29,7 @@
 //! The consumer's waker is stored by a poll that found nothing, under the lock. Each change that a
 //! consumer may wait for takes the waker under the lock and wakes it afterwards. So no wake-up is
 //! lost.
+// Decision: docs/decisions/0056-workers-take-numbered-jobs.md
 
 use super::indexed::{Indexed, Job, Order};
 use super::loader::Plan;

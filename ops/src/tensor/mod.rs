@@ -2,10 +2,11 @@
 //!
 //! # Files
 //! `shape` and `dtype` define sizes and element types. `create` makes tensors, and `view` gives the
-//! same memory another shape. `ops` and `ops_nn` are the traits with the ops as methods. A method
-//! turns its receiver and operands into tensors (`operand`) and calls a plain function in one of
-//! the other files. That function checks shapes, allocates the result and launches one kernel or,
-//! for large reductions and convolutions, several (`call`). `join` enqueues copies instead.
+//! same memory another shape. `ops` and `ops_nn` are the traits with the ops as methods, on tensors
+//! and on `Pending`s of tensors; CONTRIBUTING.md says which op goes where. A method turns its
+//! receiver and operands into tensors (`operand`) and calls a plain function in one of the other
+//! files. That function checks shapes, allocates the result and launches one kernel or, for large
+//! reductions and convolutions, several (`call`). `join` enqueues copies instead.
 
 mod array;
 mod broadcast;

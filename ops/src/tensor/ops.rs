@@ -1,4 +1,5 @@
-//! The trait with most tensor ops as methods, on tensors and on `Pending`s of tensors.
+//! The trait `TensorOps`: arithmetic, conversions, copies, views and reading of tensors, and the f32
+//! ops that train a perceptron.
 
 use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};

@@ -1,4 +1,4 @@
-//! The trait with the ops of neural networks as methods, beside `TensorOps`.
+//! The trait `NnOps`: further ops of neural networks, on f32 tensors.
 
 use super::Tensor;
 use super::operand::TensorOperand;

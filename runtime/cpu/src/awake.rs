@@ -6,8 +6,8 @@
 //! sleeping would cost, so waiting in vain at most doubles that cost. This module affects timing
 //! only, so threads may overwrite each other's hints.
 //!
-//! The thread runs no op itself, for the reasons in
-//! `docs/decisions/0060-polls-wait-as-long-as-sleeping-costs.md`.
+//! The thread runs no op itself: the decision has the reasons.
+// Decision: docs/decisions/0060-polls-wait-as-long-as-sleeping-costs.md
 
 use super::idle::Rest;
 use std::sync::atomic::{AtomicI16, AtomicU64, Ordering::Relaxed};

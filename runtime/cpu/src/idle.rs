@@ -35,6 +35,18 @@
 //! Wakers and values that belong to users may take long, or wait for that very work. No worker is
 //! attentive while it runs or drops them.
 //!
+//! # Which work is quick
+//! Copies and fills, up to a number of bytes (`Attention` in `workers.rs`). Their worker stays
+//! attentive and runs what they make ready on other streams itself: waking another worker takes
+//! longer than a small copy, and on few cores it takes a core from the thread that loads data. A
+//! host function is never quick, because it may wait for another stream. Nor is a kernel, whose
+//! length depends on its operands: a declaration that calls it quick could be wrong, and new work
+//! would then wait beside idle cores.
+//!
+//! Several attentive workers would each spin on a core of their own. On two cores, these are the
+//! cores of the thread that loads and of the thread that enqueues. So one worker is awake at a
+//! time, and for 50 µs at most.
+//!
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.
 

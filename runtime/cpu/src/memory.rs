@@ -1,4 +1,5 @@
 //! The CPU device's memory: zeroed, aligned, and optionally limited.
+// Decision: docs/decisions/0026-large-cpu-blocks-ask-for-huge-pages.md
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicUsize, Ordering};

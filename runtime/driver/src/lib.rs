@@ -92,6 +92,7 @@
 //! Three modules serve special drivers. [`background`] is for a driver library that forbids calls
 //! from some threads, [`process`] for one that ends with the process, and [`sync`] for code that is
 //! modelled with loom.
+// Decision: docs/decisions/0012-seam-holds-errors-timelines-and-kernels.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod background;

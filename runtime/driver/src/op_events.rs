@@ -3,6 +3,7 @@
 //!
 //! The target is `warpline::op`, the level `TRACE`. Without a subscriber at that level, a step
 //! costs one load and one branch. The event itself is made in a cold function.
+// Decision: docs/decisions/0051-picture-is-drawn-from-tracing-events.md
 
 mod host;
 

@@ -56,6 +56,7 @@ impl FromStr for WakeUp {
     }
 }
 
+// Decision: docs/decisions/0035-normal-priority-is-zero.md
 /// The urgency of a stream's work when several streams could run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {

@@ -21,6 +21,7 @@
 //!
 //! A refusal is an error of kind `Reentrant`, for any stream, device or runtime.
 //! `tests/contract/reentry.rs` checks every public method against this table.
+// Decision: docs/decisions/0021-one-reentrancy-rule-for-all-devices.md
 
 use crate::error::{Error, ErrorKind, Result};
 use std::cell::Cell;

@@ -1,4 +1,6 @@
 //! The traits that a backend implements: a device, and its streams.
+// Decision: docs/decisions/0013-two-driver-traits.md
+// Decision: docs/decisions/0014-halfway-submission-keeps-its-ticket.md
 
 use crate::command::{DriverGraph, HostFn, Submission};
 use crate::failure::DriverFailure;

@@ -4,6 +4,7 @@
 //! is pageable. So a host function moves each piece between that memory and a page-locked block, in
 //! stream order. The next piece reuses the block after that. No edge is needed, because all steps
 //! are on one stream.
+// Decision: docs/decisions/0054-copies-between-backends-go-in-pieces.md
 
 use crate::command::{Copy, CopyKind, StagedCopy};
 

@@ -10,6 +10,8 @@
 //! checks all accesses and then enters all. The fast path checks and enters one ledger after the
 //! other, and takes its entries back if one access does not pass. If the driver refuses the op
 //! later, [`undo`] takes them back.
+// Decision: docs/decisions/0003-closed-stream-is-ordered-before-later-work.md
+// Decision: docs/decisions/0005-check-enter-submit-undo.md
 
 use super::access::AccessMode;
 use super::book::Book;
@@ -404,7 +406,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
         let record = Record { used: entry.used(), range: *range, did, site: *entry.site };
         // A strict check has found that the op is ordered after everything that it shares bytes
         // with. Uses that are ordered before it only by edges of the runtime stay on record:
-        // otherwise nobody would notice that the program does not wait for them.
+        // otherwise no error would show that the program does not wait for them.
         let all_are = entry.strictness == Strictness::Refuse && asker.ensured.is_empty();
         let is_ordered = |earlier| all_are || asker.stated.covers(earlier);
         page.records.enter(record, is_ordered, asker.observed, |old| entered.removed.push((at, old)));

@@ -21,6 +21,7 @@
 //!   origin of the other tree, we add only the points of the other clock.
 //!
 //! Otherwise the trees are joined, without the parts that they share (`tree.rs`).
+// Decision: docs/decisions/0058-clocks-share-their-entries.md
 
 mod tree;
 
@@ -155,7 +156,7 @@ impl Entries {
 
     /// Adds the entries of `before`, a clock that does not cover this one.
     fn join(&mut self, now: Use, before: &Entries) {
-        // What this stream itself put into a tree is covered already.
+        // This clock covers the entries that its own stream put into a tree.
         if let Some(theirs) = &before.tree
             && theirs.origin.stream != now.stream
             && !self.covers(theirs.origin)

@@ -17,6 +17,8 @@
 //!    reads of a stream are in the shard of that stream, so an op that is undone finds its records
 //!    there, or in the main book if the shards were closed.
 //! 4. Several ledgers are opened in the order of their addresses. (`check.rs`)
+// Decision: docs/decisions/0004-reused-memory-waits-at-first-touch.md
+// Decision: docs/decisions/0006-contended-ledgers-are-sharded.md
 
 use super::book::Book;
 use super::clock::{StreamId, Use};
@@ -141,7 +143,7 @@ impl Ledger {
 
     /// Returns the newest ticket of each stream that used the memory, once nothing else can use it.
     /// The allocation is one of these uses, unless the memory was perhaps still in use from before:
-    /// then nobody who waits for the allocation has waited for that use.
+    /// then a wait for the allocation does not wait for that use.
     #[inline(always)]
     pub fn last_uses(&mut self) -> &[Use] {
         if self.main.get_mut().sharded {

@@ -31,6 +31,8 @@
 //! Streams and errors hold marks. Ledgers hold bytes and a weak reference to their mark; to a mark
 //! for everybody they hold a strong one. So a mark without a carrier leaves the ledgers when they
 //! are next looked at. A mark without bytes leaves the streams with their next change.
+// Decision: docs/decisions/0001-order-check-has-no-error-type.md
+// Decision: docs/decisions/0002-refused-write-leaves-a-mark.md
 
 use super::clock::StreamId;
 use std::collections::HashSet;

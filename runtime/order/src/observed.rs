@@ -16,6 +16,7 @@
 //!   depends on timing, so no verdict depends on it, only whether the runtime adds an edge. For
 //!   verdicts the check asks whether a stream [is closed](Observed::is_closed), which only the
 //!   program decides.
+// Decision: docs/decisions/0007-observed-table-is-one-word-a-stream.md
 
 use super::clock::{Clock, StreamId, Ticket, Use};
 use parking_lot::{Mutex, MutexGuard};

@@ -21,6 +21,9 @@
 //! * The trees of writes are shared with the shards of a ledger.
 //!
 //! The trees may keep some records that the list would have removed. They change no verdict.
+// Decision: docs/decisions/0008-reads-of-other-streams-stay.md
+// Decision: docs/decisions/0009-records-of-a-stream-stay-apart.md
+// Decision: docs/decisions/0059-long-histories-are-kept-in-trees.md
 
 mod index;
 mod tree;
@@ -326,7 +329,7 @@ impl Many {
     }
 
     /// Returns the writes, to change them. Only the main book changes them, after its shards were
-    /// closed. So nobody shares them, and nothing is copied.
+    /// closed. So no shard shares them, and nothing is copied.
     fn writes(&mut self) -> &mut Index {
         Arc::make_mut(&mut self.writes)
     }

@@ -62,7 +62,7 @@ impl FromStr for Checks {
 /// A name that no check has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownCheck {
-    /// The name.
+    /// The name as it was written, without spaces around it.
     pub name: String,
 }
 

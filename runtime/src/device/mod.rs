@@ -136,7 +136,8 @@ impl Device {
     /// Resolves when everything enqueued so far on every stream of this device has finished.
     ///
     /// # Errors
-    /// In the `Pending`, as [`Stream::synchronize`]; of several errors, the first.
+    /// In the `Pending`, as [`Stream::synchronize`]: one unseen error of one stream, of which each
+    /// stream keeps the first 64. Synchronize again until that succeeds to get the others.
     pub fn synchronize(&self) -> Pending<()> {
         if let Err(error) = reentry::may_ask(&"synchronize") {
             return Pending::refused(error);
@@ -288,8 +289,7 @@ impl Device {
     /// it.
     ///
     /// # On the CPU device
-    /// Returns the result of [`LaunchConfig::for_elements`], because a kernel's CPU form runs once
-    /// for any configuration.
+    /// Nothing is loaded. Returns [`LaunchConfig::for_elements`] with `shared_bytes`.
     ///
     /// # Errors
     /// `Driver` if the kernel cannot be loaded; `Reentrant` in a host function.
@@ -313,7 +313,8 @@ impl Device {
     /// `warpline::kernels` it loads cuBLAS, and creates a handle if the device has no free one.
     ///
     /// # On the CPU device
-    /// Nothing is loaded. The kernels' device code is compared with their declarations.
+    /// The device code of kernels that run it there is loaded, and CUDA C++ compiled. That of the
+    /// other kernels is only compared with the declaration.
     ///
     /// # Errors
     /// The error of the first kernel that cannot be loaded; the kernels before it are loaded.

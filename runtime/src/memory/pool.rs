@@ -35,6 +35,7 @@
 //! allocating stream, that use is after all of them (the stream was, or waited) and replaces them.
 //! If it is freed without one (never touched, or only by other streams), they are kept: an
 //! allocation that is returned unused is as unfinished as before.
+// Decision: docs/decisions/0024-busy-memory-is-reused-behind-two-blocks.md
 #![forbid(unsafe_code)]
 
 mod figures;

@@ -16,6 +16,7 @@
 //!    touches them, so the system keeps no memory for them.
 //! 4. The zone behind a small block is as long as the block: the smallest is one unit, and
 //!    addresses are multiples of it. That behind a large block is 64 KiB for each MiB.
+// Decision: docs/decisions/0063-zones-are-addresses-without-memory.md
 #![forbid(unsafe_code)]
 
 use super::blocks::Class;

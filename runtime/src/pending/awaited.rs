@@ -1,4 +1,5 @@
 //! A place on a stream that a `Pending` waits for.
+// Decision: docs/decisions/0019-ready-awaits-consume-tokio-budget.md
 
 use crate::shared::panics::{Concern, Epoch};
 use crate::shared::{Place, StreamCore};

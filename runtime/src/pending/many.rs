@@ -1,4 +1,5 @@
 //! Waiting for several streams together.
+// Decision: docs/decisions/0018-many-streams-are-awaited-one-by-one.md
 
 use super::output::Output;
 use super::{Pending, Refusal, State};

@@ -48,7 +48,8 @@ use warpline_driver::{Error, ErrorKind, Result, reentry};
 /// # Errors
 /// A refused call resolves to its error immediately. If the `Pending` is dropped before the error
 /// is seen, the error is reported, and a later `synchronize()` of the stream returns it, one error
-/// per call. The report is a `tracing` event. Without a subscriber it is a line on standard error,
+/// per call. A stream keeps [the first 64](crate::Stream::synchronize) of these errors. The report
+/// is a `tracing` event for the first of them. Without a subscriber it is a line on standard error,
 /// once per source line.
 ///
 /// Until the error is awaited or returned by a `synchronize()`, ops that read the memory which the

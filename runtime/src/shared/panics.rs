@@ -16,6 +16,7 @@
 //!
 //! *Why does an epoch, and not a ticket, say what came before a look?* The clock of another stream
 //! keeps the ticket that it waited for, even after the host has seen past that ticket.
+// Decision: docs/decisions/0020-panic-of-a-host-function-stays-with-its-call.md
 
 use crate::order::{Clock, StreamId};
 use crate::shared::StreamCore;

@@ -20,6 +20,7 @@
 //! an error. A free block therefore keeps its contents until an allocation takes it. A split or
 //! joined block needs no bookkeeping: the memory is zeroed when it is handed out, wherever it came
 //! from.
+// Decision: docs/decisions/0025-memory-is-zeroed-at-allocation.md
 
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};

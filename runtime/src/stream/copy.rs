@@ -6,6 +6,7 @@
 //! The driver gets only host memory that its device can copy asynchronously: an address for
 //! [`host_copy`] is a [`HostEnd`]. Memory that is page-locked for another backend is refused, and
 //! returned to the caller.
+// Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
 use super::staged::{HostSide, Slot, StagingMemory, device_copy};
 use crate::buffer::Buffer;
@@ -259,7 +260,7 @@ impl Stream {
     /// device from using the memory at the same time.
     ///
     /// # Ordering
-    /// As for any other op, the caller provides the edges. The stream has to be ordered after the
+    /// The caller provides the edges, as for any other op. The stream has to be ordered after the
     /// last write of `source` and the last use of `destination`, and their next users after the
     /// copy.
     ///

@@ -86,12 +86,15 @@ impl Stream {
     /// - `Overlap` if a written operand overlaps another one;
     /// - `Unordered` if an earlier use of an operand is not ordered before this op;
     /// - `Full` if the stream has as many ops in flight as it allows;
-    /// - `Driver` if the driver refuses the launch;
+    /// - `Driver` if the driver refuses the launch, or the device cannot load the kernel;
     /// - `Closed`, `Fault` or `ShutDown` if the stream accepts no more work; `Reentrant` in a host
     ///   function.
     ///
     /// # On the CPU device
-    /// The kernel's CPU form runs once, for any configuration.
+    /// If the kernel has a CPU form, that runs once, for any configuration. Otherwise the kernel's
+    /// PTX runs, or its CUDA C++ if NVRTC is installed, with each thread of the configuration. This
+    /// needs the feature `ptx`. For a kernel that has both, [`KernelForm`](crate::KernelForm)
+    /// selects the CPU form (the default), the device code, or a comparison of the two.
     #[track_caller]
     #[inline]
     pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {

@@ -1,4 +1,5 @@
 //! Exclusive leases of a bounded number of streams.
+// Decision: docs/decisions/0017-leases-make-new-streams.md
 
 use crate::shared::stream::Settings;
 use crate::shared::{Device, Stream, StreamCore};

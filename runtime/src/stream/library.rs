@@ -9,6 +9,7 @@
 //! If memory is short the workspace is smaller, and the library cannot use some of its faster
 //! algorithms. If there is too little memory even for that, or for a handle, the kernel's own code
 //! runs.
+// Decision: docs/decisions/0042-library-workspace-is-an-operand.md
 
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::order::{ByteRange, Site};

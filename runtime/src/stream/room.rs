@@ -3,6 +3,7 @@
 //! A permit is a semaphore's. An op takes one, and the timeline keeps it until the op's ticket is
 //! reached, by the mechanism that also holds pinned buffers. So room is released exactly when work
 //! is done, and goes to waiters in the order in which they asked for it.
+// Decision: docs/decisions/0016-room-is-a-semaphore.md
 
 use crate::scope::MadeInScope;
 use crate::shared::Stream;
@@ -52,7 +53,7 @@ impl Stream {
 impl Permit {
     /// Calls `f` with the stream current; the first op that `f` enqueues on it uses the permit.
     ///
-    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    /// `f` cannot be `|| async { … }`, as with [`Stream::enter`].
     pub fn enter<R: MadeInScope>(self, f: impl FnOnce() -> R) -> R {
         let Permit { stream, permit } = self;
         let id = stream.id();

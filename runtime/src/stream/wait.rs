@@ -1,4 +1,5 @@
 //! Edges between streams, events, and waiting on the host.
+// Decision: docs/decisions/0011-wait-for-uses-where-streams-stand-now.md
 
 use crate::buffer::Buffer;
 use crate::edge::Edge;
@@ -151,6 +152,12 @@ impl Stream {
     /// If an earlier call on this stream was refused or panicked and its `Pending` was dropped
     /// unseen, awaiting returns the oldest such error. Each error is returned once, so synchronize
     /// again until that succeeds.
+    ///
+    /// A stream keeps the first 64 unseen errors. An error that is returned makes room for a later
+    /// one. While there are 64, the error of a further call is not kept, and no `synchronize`
+    /// returns it. Its effect on later readers of the memory remains: see [`Pending`]. A panic is
+    /// returned even then, unless 256 later ones followed in the runtime. Closing the stream drops
+    /// the errors that it keeps.
     #[track_caller]
     pub fn synchronize(&self) -> Pending<()> {
         let (core, site) = (self.core(), Site::here(&"synchronize"));

@@ -1,4 +1,5 @@
 //! Gates that hold a stream until a test opens them.
+// Decision: docs/decisions/0015-gate-is-a-timeline.md
 
 use crate::order::Site;
 use crate::shared::Stream;

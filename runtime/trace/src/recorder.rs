@@ -2,6 +2,7 @@
 //!
 //! It is a [`tracing_subscriber::Layer`] that listens to the target `warpline::op`. An op's device
 //! time is the time between its start and end events.
+// Decision: docs/decisions/0051-picture-is-drawn-from-tracing-events.md
 
 use super::perfetto;
 use super::picture::Picture;

@@ -2,6 +2,7 @@
 //!
 //! A library that is found but does not fit is no error. A library that `WARPLINE_CUBLAS` names and
 //! that cannot be loaded is an error, since the user has asked for it.
+// Decision: docs/decisions/0040-cublas-is-looked-up-by-hand.md
 
 use super::api::Api;
 use std::ffi::OsString;

@@ -6,6 +6,7 @@
 //!
 //! `linear` is two steps of one op: the product, then our kernel that adds the bias to each row.
 //! cuBLASLt would add the bias in the same step, but needs another library and its descriptors.
+// Decision: docs/decisions/0041-linear-adds-its-bias-by-a-kernel.md
 
 mod api;
 mod find;

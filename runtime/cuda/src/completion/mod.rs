@@ -1,5 +1,6 @@
 //! Progress tracking for streams: the markers that a device completes, and the reactor thread that
 //! watches them.
+// Decision: docs/decisions/0030-completion-is-a-word-the-device-writes.md
 
 pub(crate) mod events;
 pub(crate) mod reactor;

@@ -7,6 +7,7 @@
 //! Registering memory may wait for the whole context, and the thread that takes a word may be about
 //! to hold a stream. So enough words for most programs are registered at the start. When few are
 //! left, another thread registers more.
+// Decision: docs/decisions/0032-completion-words-are-never-reset.md
 
 use crate::api::{Answer, CUdeviceptr, opened};
 use crate::context::Context;

@@ -7,6 +7,7 @@
 //! If the work was done, nothing fails: the wait ends as soon as the stream reaches it. Such a wait
 //! stands between two markers. They distinguish a stream at its wait from a stream that is still
 //! busy with earlier work, or already with later work.
+// Decision: docs/decisions/0034-waiting-device-fails-with-the-awaited-one.md
 
 use crate::completion::reactor;
 use crate::completion::track::{IDLE_CHECK_AFTER, Track};

@@ -12,6 +12,7 @@
 //!
 //! No answer of a driver therefore leaves a task waiting for ever: a device that does not answer
 //! properly is declared dead.
+// Decision: docs/decisions/0033-cuda-errors-are-believed-with-care.md
 
 use crate::api::Failed;
 use std::time::{Duration, Instant};

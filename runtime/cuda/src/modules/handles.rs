@@ -32,6 +32,8 @@
 //! a leaf: no call of a library or of the driver is made under it. `making` is held while the
 //! library makes a handle. The threads that take it hold no other lock, and would need as long to
 //! make a handle of their own.
+// Decision: docs/decisions/0043-busy-library-handles-are-not-waited-for.md
+// Decision: docs/decisions/0044-handles-for-captures-are-made-before.md
 
 use super::library;
 use crate::api::Answer;

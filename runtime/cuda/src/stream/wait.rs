@@ -1,4 +1,5 @@
 //! Makes one stream wait for another, by an event or, if none could be recorded, by a gate.
+// Decision: docs/decisions/0031-edges-are-events.md
 
 use super::CudaStream;
 use super::refused::Refused;

@@ -10,6 +10,7 @@
 //!    setting says, and no call starts any.
 //! 4. A twin returns only when all its parts are done. Parts wait for nothing, so a pool that is
 //!    busy with other parts only delays them.
+// Decision: docs/decisions/0057-twins-share-one-pool-of-threads.md
 
 use crate::reentry;
 use rayon_core::{ThreadPool, ThreadPoolBuilder};

@@ -11,9 +11,9 @@ use text::elements_from;
 /// A failed launch: what failed, in which thread and at which line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// The kind of a failure.
+    /// The failure, with its numbers.
     pub kind: FaultKind,
-    /// The kernel.
+    /// The name of the kernel in the PTX.
     pub kernel: String,
     /// The line in the PTX text, from 1. It is 0 if the failure has no line: then block and thread
     /// have no meaning.
@@ -84,7 +84,7 @@ pub struct AtBarrier {
     pub needed: Option<u32>,
 }
 
-/// The kind of a failure.
+/// The failures of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -94,7 +94,7 @@ pub enum FaultKind {
         address: u64,
         /// The number of bytes.
         bytes: u64,
-        /// The kind of access.
+        /// A read or a write. An atomic operation is a write.
         access: Access,
         /// The memory that is nearest to it.
         nearest: Option<Region>,
@@ -103,7 +103,7 @@ pub enum FaultKind {
     },
     /// A write to memory that the launch may only read.
     ReadOnly {
-        /// The memory.
+        /// The operand or variable that has these bytes.
         region: Region,
         /// The address of the first byte.
         address: u64,
@@ -116,7 +116,7 @@ pub enum FaultKind {
         offset: u64,
         /// The number of bytes.
         bytes: u64,
-        /// The kind of access.
+        /// A read or a write.
         access: Access,
         /// The number of bytes that the block has.
         len_bytes: u64,
@@ -131,16 +131,16 @@ pub enum FaultKind {
         offset: u64,
         /// The number of bytes.
         bytes: u64,
-        /// The kind of access.
+        /// A read or a write.
         access: Access,
         /// The number of bytes that the thread has.
         len_bytes: u64,
     },
     /// An address that is not a multiple of the size of the access.
     Misaligned {
-        /// The address.
+        /// The address of the first byte.
         address: u64,
-        /// The size.
+        /// The number of bytes, of which the address should be a multiple.
         bytes: u64,
     },
     /// `trap`
@@ -149,9 +149,9 @@ pub enum FaultKind {
     TrapWithoutGrid,
     /// A failed assertion of the program.
     Assert {
-        /// The expression.
+        /// The text of the expression in `assert`.
         message: String,
-        /// The function, if it is known.
+        /// The function that asserts. It is empty if it is not known.
         function: String,
         /// The source file.
         file: String,
@@ -160,9 +160,9 @@ pub enum FaultKind {
     },
     /// An instruction with a mask of lanes, run by a lane that the mask does not name.
     NotAMember {
-        /// The mask.
+        /// A bit for each lane that takes part, as the lane that failed has it.
         mask: u32,
-        /// The lane.
+        /// The number of the lane that failed, in its warp.
         lane: u32,
     },
     /// A barrier with a number of threads that whole warps do not add up to.
@@ -172,7 +172,7 @@ pub enum FaultKind {
     },
     /// A barrier with a number that no barrier has.
     NoSuchBarrier {
-        /// The number.
+        /// The number, above 15.
         id: u32,
     },
     /// An arrival at the barrier of the cluster by a thread that has arrived and not waited.
@@ -194,7 +194,7 @@ pub enum FaultKind {
         offset: u64,
         /// The number of bytes.
         bytes: u64,
-        /// The kind of access.
+        /// A read or a write.
         access: Access,
         /// The variable at the offset, if the block has no dynamic shared memory.
         variable: Option<SharedVariable>,
@@ -217,12 +217,12 @@ pub enum FaultKind {
     },
     /// A call of a function by a number that no function has.
     NoSuchFunction {
-        /// The number.
+        /// The number, which the kernel took for the address of a function.
         address: u64,
     },
     /// A branch by an index beyond the end of its list of targets.
     NoSuchTarget {
-        /// The index.
+        /// The index, `len` or above.
         index: u32,
         /// The number of targets.
         len: u32,
@@ -239,7 +239,7 @@ pub enum FaultKind {
     /// An operand of which the launch has not written all bytes.
     /// [`Checks::init`](crate::Checks::init)
     NotWritten {
-        /// The operand.
+        /// The operand, whose region is [undefined](Region::is_undefined) at the start.
         region: Region,
         /// Its first element with a byte that is not written.
         element: u64,

@@ -3,8 +3,10 @@
 //! In this order the modules explain each other: `registers`, `op`, `code`: what runs; `lanes`,
 //! `select`, `runs`, `access`, `copies`, `atomics`, `control`, `clusters`, `special`, `vote`,
 //! `matrix`, `print`, `heap`: the instructions; `warp`, `turns`, `splits`, `meetings`, `block`,
-//! `grid`, `schedule`: who runs when; `memory`, `workspace`, `aligned`, `fault`: what may be
-//! touched, and what fails; `effect`, `dependence`, `checks`: what a launch may ask to be checked.
+//! `grid`, `schedule`: the order in which threads run; `memory`, `workspace`, `aligned`, `fault`:
+//! what may be touched, and what fails; `effect`, `dependence`, `checks`: what a launch may ask to
+//! be checked.
+// Decision: docs/decisions/0061-ptx-runs-in-an-interpreter-of-warps.md
 
 pub(crate) mod access;
 mod aligned;

@@ -5,7 +5,7 @@ use std::fmt;
 /// A line of the source, as the line information of the PTX has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file.
+    /// The path of the file, as `.file` in the PTX gives it.
     pub file: String,
     /// The line, from 1.
     pub line: u32,

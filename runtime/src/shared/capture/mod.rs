@@ -23,6 +23,7 @@
 //! # Lock order
 //! `recording` → `GraphPool::histories` → ledgers, the allocator's pool → nothing. Neither
 //! allocations nor user values are dropped under them.
+// Decision: docs/decisions/0046-graphs-are-captured-above-the-driver.md
 
 mod histories;
 mod pool;

@@ -14,6 +14,14 @@
 //! # Mutex order
 //! Stream → ledgers, by address → known → waiting. The locks of two streams are never held at the
 //! same time. The pool's lock is taken while none of these is held.
+//!
+//! # The order of the fields
+//! An op touches fields of its stream and of the histories of its operands. Among ten thousand
+//! streams, most of these cache lines come from memory. The processor waits for each of them,
+//! because it starts no later memory access before an atomic operation has finished. So the fields
+//! that every op touches are adjacent, in the order of use: in [`StreamCore`], [`State`] and
+//! [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order. A
+//! `Stream` handle points directly to its core.
 
 use super::held::HeldBack;
 use super::late::Late;
@@ -40,10 +48,8 @@ use warpline_driver::{
 /// The number of tickets after which a marker is written at the latest. It serves what waits
 /// silently: freed blocks and buffers.
 const MARKER_EVERY: u64 = 64;
+
 /// The core of a stream.
-///
-/// The fields that every op touches are first and adjacent, here and in [`State`]. Among thousands
-/// of streams, each of their cache lines has to be fetched.
 #[repr(C)]
 pub(crate) struct StreamCore {
     pub(crate) id: StreamId,

@@ -2,6 +2,7 @@
 //!
 //! The steps are shape rules, room, order check and driver call, in that order. The last three run
 //! under one lock.
+// Decision: docs/decisions/0005-check-enter-submit-undo.md
 
 use super::core::{State, StreamCore};
 use super::op::{Build, Op, Peers};

@@ -50,6 +50,8 @@
 //! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
 //! held at the same time: following streams are handed over after the first lock was released.
 //! Values whose drop may run user code or return memory are dropped after that too.
+// Decision: docs/decisions/0022-copies-without-pinned-memory-are-held-back.md
+// Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
 use super::coming::Coming;
 use super::core::{State, StreamCore};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{DriverError, Error, ErrorKind, reentry};
 
-/// The maximum number of errors that a stream keeps for `synchronize`.
+/// The maximum number of errors that a stream keeps for `synchronize`, whose docs state it.
 const MOST_UNSEEN: usize = 64;
 
 impl StreamCore {
@@ -67,8 +67,8 @@ impl StreamCore {
         error.ending(mark)
     }
 
-    /// Keeps an error that no caller received for a `synchronize`, and reports it. Beyond the
-    /// maximum, the newest errors are only reported.
+    /// Keeps an error that no caller received for a `synchronize`, unless the stream keeps the
+    /// maximum. Reports it, as far as [`error_not_awaited`](crate::report::error_not_awaited) does.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
         let mut unseen = self.unseen.lock();

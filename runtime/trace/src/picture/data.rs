@@ -4,6 +4,7 @@
 //! finished, wait]`. Kind, name and site are indices into the lists of that name. Times are
 //! nanoseconds since `from`, or `null`; times before the window are negative. `wait` is the `[row,
 //! ticket]` of the awaited op, or `null`.
+// Decision: docs/decisions/0052-every-op-is-in-the-file-as-json.md
 
 use super::super::json::quoted;
 use super::super::recording::{Op, Recording, TrackKey};

@@ -6,6 +6,7 @@
 //! with a function that returns tables of **slots**, one for each function of NVTX. The profiler
 //! writes its own functions into the slots. Empty slots are not called. Names and numbers are those
 //! of nvtxTypes.h and nvToolsExt.h.
+// Decision: docs/decisions/0036-nvtx-in-rust.md
 
 use crate::loader;
 use std::ffi::{CStr, c_char, c_int, c_void};

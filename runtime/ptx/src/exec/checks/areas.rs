@@ -8,7 +8,8 @@ use super::shadow::Words;
 /// The bytes of an area of memory that no region declares.
 const CHUNK: u64 = 1 << 16;
 
-/// Regions that share 16 aligned bytes, or a chunk of other memory.
+/// Memory with one set of records: regions that share 16 aligned bytes, or a chunk of memory that
+/// no region declares.
 #[derive(Debug)]
 pub(super) struct Area {
     /// A multiple of 16.
@@ -24,7 +25,7 @@ pub(super) struct Area {
 #[derive(Debug, Default)]
 pub(super) struct Areas {
     areas: Vec<Area>,
-    /// The one that was found last.
+    /// The index of the area that the last search found. The next search tries it first.
     last: usize,
     regions: Vec<Region>,
     /// True if there is memory that no region declares.

@@ -18,7 +18,7 @@ use crate::text::speculation::may_be_unused;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// An access of the lanes of a warp.
+/// An access that lanes of a warp are about to make.
 pub(super) struct Now<'a, 'b> {
     pub(super) lanes: &'a Lanes,
     pub(super) op: &'a Op,
@@ -28,6 +28,7 @@ pub(super) struct Now<'a, 'b> {
     pub(super) context: &'a Context<'b>,
     /// The number of the warp among those of the cluster.
     pub(super) warp: usize,
+    /// The address of each lane's access.
     pub(super) of: &'a [u64; LANES],
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Known<'a> {
     pub(super) is_own: bool,
 }
 
-/// The fault of an access of a lane.
+/// A mistake in the access of a lane. [`describe`] makes a fault of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Problem {
     /// It races with another access, which is a write or a read.
@@ -319,7 +320,7 @@ pub(super) struct Suspicion {
 pub(super) struct Loads {
     /// For each line, whether the value of its load may stay unused.
     may_be_unused: RefCell<HashMap<u32, bool>>,
-    /// The suspicions of the op that runs.
+    /// Suspicions of the op that runs, until they are put on the registers that it writes.
     pub(super) suspicions: RefCell<Vec<Suspicion>>,
 }
 

@@ -35,6 +35,7 @@
 //! "Synchronization Functions": `__syncthreads()` in conditional code is allowed only if the
 //! condition is the same in all threads of the block. A shuffle from a lane that has exited is
 //! reported too: its result is undefined (PTX ISA 9.7.9.6, shfl.sync).
+// Decision: docs/decisions/0062-checks-keep-three-accesses-and-their-times.md
 
 mod areas;
 mod bits;
@@ -67,20 +68,20 @@ use suspects::Finding;
 pub(crate) use suspects::Suspects;
 use whole::Weak;
 
-/// The state of the checks of a launch.
+/// The checks of a launch, and what they have noted of its memory and of the order of its threads.
 #[derive(Debug)]
 pub(crate) struct Checker {
     checks: Checks,
     clocks: Clocks,
     areas: Areas,
-    /// The state of the cluster that runs.
+    /// The cluster that runs, from `enter` to `leave`.
     cluster: Option<Box<ClusterState>>,
-    /// The place of the op that runs.
+    /// The index of the op that runs in `Code::ops`.
     place: u32,
     loads: Loads,
 }
 
-/// The state of the checks of a cluster.
+/// The clocks of a cluster, and the records of its shared and local memory.
 #[derive(Debug)]
 pub(crate) struct ClusterState {
     clocks: ClusterClocks,
@@ -95,7 +96,7 @@ pub(crate) struct ClusterState {
     last_arrival: Option<(usize, usize, u32)>,
 }
 
-/// The kind of memory of an access.
+/// The memory of an access, which tells where its records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Shared,
@@ -162,7 +163,7 @@ impl Checker {
         Some(FaultKind::NotWritten { region, element, bytes })
     }
 
-    /// A barrier of the running block opens.
+    /// Notes that a barrier of the running block opens.
     pub(crate) fn opens(&mut self, context: &Context<'_>, warps: &[Warp], barrier: u32, is_of_all: bool) {
         if let Some(cluster) = self.cluster.as_deref_mut() {
             let first = context.cluster.rank as usize * context.launch.warps();
@@ -176,7 +177,7 @@ impl Checker {
         self.cluster.as_ref().filter(|_| self.checks.sync)?.last_arrival
     }
 
-    /// A phase of the barrier of the cluster ends, which has these warps.
+    /// Notes that a phase of the cluster's barrier ends. `warps` are all warps of the cluster.
     pub(crate) fn ends_phase<'a>(&mut self, warps: impl Iterator<Item = &'a Warp> + Clone) {
         if let Some(cluster) = self.cluster.as_deref_mut() {
             self.clocks.open(&mut cluster.clocks, 0, warps, clusters::OPEN, true);

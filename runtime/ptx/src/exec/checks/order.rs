@@ -43,40 +43,39 @@ pub(super) type Time = u32;
 /// The time at which the count ends. From then on everything counts as ordered.
 const LAST: Time = (1 << 30) - 1;
 
-/// A thread of the launch.
+/// A thread of the launch, by numbers instead of positions in x, y and z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thread {
     /// The number of its block: see `Context::number`.
     pub(super) block: u32,
-    /// Its number in the block.
     pub(super) number: u32,
 }
 
-/// The times of the events of a warp.
+/// The latest events of a warp and of its lanes, by which the rules order their accesses.
 #[derive(Clone, Debug)]
 struct WarpClock {
     /// When each lane last met others.
     met: [Time; LANES],
     /// When each lane last met others or made a synchronising read.
     entered: [Time; LANES],
-    /// Accesses in the block before this time are before each lane.
+    /// The last barrier at which all threads of the block waited. Accesses that the block made
+    /// before it are before those that this warp makes now.
     floor: Time,
-    /// The last synchronising read that the warp knows of.
+    /// The last synchronising read that the warp knows of, for rule 4.
     acquired: Time,
-    /// For each warp of the block, the time before which its accesses are known.
+    /// For each warp of the cluster, the time up to which this warp knows its accesses, for rule 3.
     known: Box<[Time]>,
 }
 
-/// The knowledge of threads that have arrived: of each warp, and the last synchronising read.
+/// The `known` and `acquired` of the warps that have arrived at a barrier, joined.
 type Arrival = (Box<[Time]>, Time);
 
-/// The clocks of a cluster.
+/// The clocks of the warps of a cluster, and the fences of its threads.
 #[derive(Debug)]
 pub(super) struct ClusterClocks {
-    /// The number of its first block, and of its blocks.
+    /// The number of the first block. Those of the others follow.
     first: u32,
     blocks: u32,
-    /// The number of warps of a block.
     warps_of_block: usize,
     /// The warps of the first block, then those of the next one.
     warps: Vec<WarpClock>,
@@ -214,7 +213,7 @@ impl Clocks {
         has_met || reads_after && of.published[number] > then
     }
 
-    /// Lanes of a warp meet. `exited` are others that they named.
+    /// Notes that lanes of a warp meet. `mask` also has exited lanes that they named.
     pub(super) fn meet(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask) {
         let time = self.tick();
         let clock = &mut of.warps[warp];
@@ -222,14 +221,14 @@ impl Clocks {
         set(&mut clock.entered, mask, time);
     }
 
-    /// Lanes make a synchronising read.
+    /// Notes a synchronising read of lanes.
     pub(super) fn acquire(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask) {
         let clock = &mut of.warps[warp];
         clock.acquired = self.time;
         set(&mut clock.entered, mask, self.time);
     }
 
-    /// Lanes make a fence.
+    /// Notes a fence of lanes.
     pub(super) fn fence(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask, scope: Scope) {
         let time = self.tick();
         let scope = of.scope(scope);
@@ -247,7 +246,7 @@ impl Clocks {
         }
     }
 
-    /// A thread of a block makes a strong write.
+    /// Notes a strong write: the fences before it now count for readers.
     pub(super) fn publish(&mut self, of: &mut ClusterClocks) {
         if !std::mem::take(&mut of.is_unpublished) {
             return;
@@ -259,7 +258,7 @@ impl Clocks {
         }
     }
 
-    /// Lanes arrive at a barrier and do not wait.
+    /// Notes that lanes arrive at a barrier and do not wait.
     pub(super) fn arrive(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask, barrier: u32) {
         let time = self.tick();
         let rank = if barrier == clusters::OPEN { 0 } else { (warp / of.warps_of_block) as u32 };
@@ -273,8 +272,8 @@ impl Clocks {
         *read = (*read).max(acquired);
     }
 
-    /// A barrier opens for the lanes that wait at it, of warps whose first one has the number
-    /// `first`. `is_of_all` tells whether it waited for all threads that have not exited.
+    /// Notes that a barrier opens for the lanes that wait at it. `first` is the number of the first
+    /// of `warps`. `is_of_all` is true if the barrier waited for all threads that have not exited.
     pub(super) fn open<'a>(
         &mut self,
         of: &mut ClusterClocks,

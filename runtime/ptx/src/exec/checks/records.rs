@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most bytes that are kept for later launches.
 const MOST_BYTES: usize = 64 << 20;
-/// The least bytes that are worth it.
+/// The fewest bytes that are kept: shorter memory returns to the allocator.
 const LEAST_BYTES: usize = 64 << 10;
 
-/// The memory that no launch uses.
+/// Memory of launches that have ended, for later ones.
 static SPARE: Mutex<Vec<Vec<u32>>> = Mutex::new(Vec::new());
 
 fn spare() -> MutexGuard<'static, Vec<Vec<u32>>> {

@@ -10,20 +10,20 @@ use std::fmt;
 pub struct Race {
     /// The first byte that both access.
     pub place: Place,
-    /// The kind of the later access.
+    /// The later access, by the thread that the fault names: a read or a write.
     pub access: Access,
     /// True if the later access is atomic or volatile.
     pub is_strong: bool,
-    /// The earlier access.
+    /// The access that came first in this run. In another run it may come second.
     pub earlier: Earlier,
-    /// How the two threads are related.
+    /// The smallest group that has both threads. The advice in the text depends on it.
     pub relation: Relation,
 }
 
-/// The earlier access of a race.
+/// The access of a race that came first in this run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Earlier {
-    /// The kind of the access.
+    /// A read or a write.
     pub access: Access,
     /// True if it is atomic or volatile.
     pub is_strong: bool,
@@ -37,7 +37,7 @@ pub struct Earlier {
     pub source: Option<SourceLine>,
 }
 
-/// How the threads of two accesses are related.
+/// The smallest group that has the threads of both accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// Lanes that run one instruction together.
@@ -52,19 +52,19 @@ pub enum Relation {
     TwoBlocks,
 }
 
-/// A place in memory.
+/// A byte of memory, by the operand or variable that has it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     /// Memory of an operand or a variable.
     Region {
-        /// The memory.
+        /// The operand or variable.
         region: Region,
-        /// The address of the byte.
+        /// The address of the byte, `region.start` or above.
         address: u64,
     },
     /// Shared memory of a block.
     Shared {
-        /// The offset of the byte.
+        /// Bytes from the start of the block's shared memory.
         offset: u64,
         /// The variable that has it, and its offset. Dynamic shared memory has no variable.
         variable: Option<(String, u64)>,
@@ -73,7 +73,7 @@ pub enum Place {
     },
     /// Local memory of a thread.
     Local {
-        /// The offset of the byte.
+        /// Bytes from the start of the thread's local memory.
         offset: u64,
     },
     /// Memory without a name.

@@ -20,7 +20,7 @@ const STRONG: u32 = 1 << 31;
 const OF_BLOCK: u32 = 1 << 30;
 
 impl Record {
-    /// The place of an op that is too far behind.
+    /// The value for places that do not fit in the 18 bits.
     const FAR: u32 = (1 << 18) - 1;
 
     /// Returns the record of an access to no bytes, which is strong if it has a scope.
@@ -78,7 +78,7 @@ impl Record {
         Thread { block: self.block, number: self.rest >> 4 & 0x3ff }
     }
 
-    /// Returns the place of the op, unless that is too far behind.
+    /// Returns the place of the op, unless that did not fit in the record.
     pub(super) fn place(self) -> Option<u32> {
         Some(self.rest >> 14).filter(|place| *place != Self::FAR)
     }
@@ -125,7 +125,7 @@ impl Record {
 /// The records of each word of a piece of memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Words {
-    /// The last write.
+    /// The last write of each word.
     writes: Records,
     /// The last read since. There are none before the first read.
     reads: Records,
@@ -159,7 +159,6 @@ impl Words {
         None
     }
 
-    /// Notes a read.
     #[inline(always)]
     fn note_read(&mut self, at: usize, by: Record) {
         self.note_reads(at..at + 1, |_| by);
@@ -228,7 +227,6 @@ impl Words {
         [&self.reads, &self.others].into_iter().filter(|reads| !reads.is_empty())
     }
 
-    /// Notes a write.
     #[inline(always)]
     pub(super) fn note_write(&mut self, at: usize, by: Record) {
         self.note_writes(at..at + 1, |_| by);

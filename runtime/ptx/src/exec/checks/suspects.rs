@@ -52,7 +52,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finding {
     pub(super) lane: usize,
-    /// The place of the load.
+    /// The index of the load in `Code::ops`.
     pub(super) place: u32,
     pub(super) address: u64,
     pub(super) problem: Problem,
@@ -66,7 +66,7 @@ struct Mark {
     is_joined: bool,
 }
 
-/// The suspicions on a register.
+/// The suspicions on a register, one for each lane.
 type Marks = [Option<Mark>; LANES];
 
 /// The suspicions on the registers of a warp.

@@ -15,19 +15,19 @@ use std::ops::Range;
 /// A weak access of all lanes of a warp.
 pub(super) struct Weak {
     pub(super) runs: Runs,
-    /// The bytes of a lane.
+    /// The bytes that each lane accesses.
     pub(super) bytes: u64,
     pub(super) is_load: bool,
-    /// The record of the first lane.
+    /// The record of the first lane, from which `of_word` makes those of the others.
     pub(super) by: Record,
-    /// Accesses of the block before this time are before this one.
+    /// The floor of the warp (`ClusterClocks::floor`): accesses that its block made earlier are
+    /// before this one.
     pub(super) floor: Time,
     /// The numbers of the blocks of the cluster.
     pub(super) blocks: Range<u32>,
 }
 
 impl Weak {
-    /// The bytes of a run.
     fn run_bytes(&self) -> u64 {
         if self.runs.is_same { self.bytes } else { self.bytes * RUN as u64 }
     }
@@ -73,7 +73,7 @@ impl Weak {
         true
     }
 
-    /// The record of the lane of a run that accesses its word with this number.
+    /// Returns the record of the lane that accesses this word of this run.
     #[inline(always)]
     fn of_word(&self, run: usize, word: usize) -> Record {
         // The size of an access is a power of two.
