@@ -231,6 +231,10 @@
 //!   for one.
 //! * `trace` (default): [`trace::Recorder`].
 //! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
+//! * `csv`: [`ops::data::Csv`], a dataset in a CSV file, compressed or not.
+//! * `ptx`: CPU devices run and check the device code of kernels. Switch it on to test kernels
+//!   without a GPU: for kernels that have no CPU form, and for [`KernelForm`] and
+//!   [`KernelChecks`]. It more than doubles the time that a build takes.
 //! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.

@@ -7,7 +7,7 @@
 //! other streams are not affected.
 //!
 //! ```sh
-//! cargo run --example cancel
+//! cargo run -p warpline-examples --example cancel
 //! ```
 //! The gate (`stream.hold()`, from the feature `test-util`) stands for a slow device, so nothing
 //! here depends on time.

@@ -2,8 +2,8 @@
 //! call.
 //!
 //! ```sh
-//! cargo run --example first_steps
-//! cargo run --example first_steps -- --disable-cuda
+//! cargo run -p warpline-examples --example first_steps
+//! cargo run -p warpline-examples --example first_steps -- --disable-cuda
 //! ```
 //! Calling enqueues, awaiting observes. Each call puts work on a stream and returns immediately.
 //! `.queued()?` checks only that the call was accepted. `.await?` waits for the result.

@@ -6,7 +6,7 @@
 //! a report that says where it is.
 //!
 //! ```sh
-//! cargo run --release --example kernel
+//! cargo run --release -p warpline-examples --features kernel --example kernel
 //! ```
 //!
 //! The CPU device compiles CUDA C++ with NVRTC, which needs no GPU. It is in the CUDA toolkit and
@@ -18,7 +18,7 @@
 //! ```toml
 //! [dependencies]
 //! tokio = { version = "1", features = ["full"] }
-//! warpline = { path = "../warpline" }
+//! warpline = { path = "../warpline", features = ["ptx"] }
 //! ```
 
 use warpline::KernelChecks;

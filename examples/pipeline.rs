@@ -7,9 +7,9 @@
 //! host computes in f64.
 //!
 //! ```sh
-//! cargo run --release --example pipeline
-//! cargo run --release --example pipeline -- --device cpu --batch-rows 128 --slots 3 \
-//!     --trace pipeline.html digits.csv.gz
+//! cargo run --release -p warpline-examples --example pipeline
+//! cargo run --release -p warpline-examples --example pipeline -- --device cpu \
+//!     --batch-rows 128 --slots 3 --trace pipeline.html digits.csv.gz
 //! ```
 //! `--trace` writes a timeline: `.svg` for a picture, `.html` for a page with zoom, `.json` for
 //! <https://ui.perfetto.dev>.
@@ -59,7 +59,7 @@ const TOLERANCE: f64 = 1e-5;
 #[command(about = "Column statistics of a gzip-compressed CSV of 8x8 images, computed on a device")]
 struct Options {
     /// The file: rows of 65 numbers, no header.
-    #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz"))]
+    #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.csv.gz"))]
     file: PathBuf,
     #[command(flatten)]
     device: DeviceArgs,

@@ -1,9 +1,10 @@
 //! A service that gives each request a stream from a bounded pool, and a deadline.
 //!
 //! ```sh
-//! cargo run --example serve
+//! cargo run -p warpline-examples --features serve --example serve
 //! curl -d 1,2,3,4 http://127.0.0.1:8080/standardize # in another terminal
-//! cargo run --example serve -- --self-test # sends itself requests, checks the answers and stops
+//! # sends itself requests, checks the answers and stops:
+//! cargo run -p warpline-examples --features serve --example serve -- --self-test
 //! ```
 //! `POST /standardize` takes a line of numbers and answers with (x − mean) / deviation. If no
 //! stream becomes free before the deadline, the answer is 503. If the device has not finished

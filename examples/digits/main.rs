@@ -7,10 +7,11 @@
 //! and the whole in several rounds, and reports how much of the possible overlap it reached.
 //!
 //! ```sh
-//! cargo run --release --example digits
-//! cargo run --release --example digits -- --epochs 10 --trace digits.html \
+//! cargo run --release -p warpline-examples --example digits
+//! cargo run --release -p warpline-examples --example digits -- --epochs 10 --trace digits.html
+//! cargo run --release -p warpline-examples --example digits -- --graph
+//! cargo run --release -p warpline-examples --features save --example digits -- \
 //!     --save digits.safetensors
-//! cargo run --release --example digits -- --graph
 //! ```
 //! `--graph` captures the step once for each shape of a batch. From then on a step is two copies
 //! and one launch, and the weights are the same bit for bit.
@@ -26,32 +27,38 @@
 //! anyhow = "1"
 //! clap = { version = "4", features = ["derive"] }
 //! futures = "0.3"
-//! indicatif = "0.18"
-//! safetensors = "0.7"
 //! tokio = { version = "1", features = ["full"] }
 //! tracing-subscriber = "0.3"
-//! warpline = { path = "../warpline", features = ["clap"] }
+//! warpline = { path = "../warpline", features = ["clap", "csv"] }
+//!
+//! [features]
+//! save = ["dep:safetensors"]
+//!
+//! [dependencies.safetensors]
+//! version = "0.7"
+//! optional = true
 //! ```
 
+mod machine;
 mod measure;
 mod model;
+#[cfg(feature = "save")]
+mod save;
 mod steps;
 mod train;
 
 use anyhow::Context;
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use measure::Overlap;
-use model::{Mlp, SIZES};
-use safetensors::tensor::{Dtype, TensorView};
+use model::SIZES;
 use std::fs::OpenOptions;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tracing_subscriber::prelude::*;
 use train::{Progress, Settings, Training};
 use warpline::DeviceArgs;
-use warpline::prelude::*;
 use warpline::trace::Recorder;
 
 /// The number of steps whose time the SVG picture covers, in the middle half of the training.
@@ -83,8 +90,8 @@ struct Options {
     /// Draws the work of the streams into FILE, which ends in .html, .svg or .json.
     #[arg(long, value_name = "FILE", value_parser = drawable)]
     trace: Option<PathBuf>,
-    /// Writes the weights into FILE.
-    #[arg(long, value_name = "FILE")]
+    /// Writes the weights into FILE. Needs the feature `save`.
+    #[arg(long, value_name = "FILE", value_parser = savable)]
     save: Option<PathBuf>,
 }
 
@@ -93,6 +100,14 @@ fn drawable(path: &str) -> Result<PathBuf, String> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html" | "svg" | "json") => Ok(path),
         _ => Err("the name has to end in .html, .svg or .json, which says what is drawn".into()),
+    }
+}
+
+fn savable(path: &str) -> Result<PathBuf, String> {
+    if cfg!(feature = "save") {
+        Ok(path.into())
+    } else {
+        Err("this program was built without its feature `save`; build it with --features save".into())
     }
 }
 
@@ -157,7 +172,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let began = Instant::now();
     let steps = training.run(&settings, |progress| show.tell(progress)).await?;
     let a_step = began.elapsed() / steps.max(1) as u32;
-    show.bar.finish_and_clear();
+    show.clear();
     let (memory, pinned) = (device.memory_stats(), device.pinned_stats());
 
     let (right, rows) = training.test(&settings).await?;
@@ -177,6 +192,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
     }
     if recorder.is_none() {
         print_overlap(&Overlap::measure(&device, &settings, steps / settings.epochs).await?);
+        let ratio = tokio::task::spawn_blocking(machine::two_threads).await?;
+        println!("two busy threads of this machine do {ratio:.1} times the work of one");
     } else {
         println!("overlap not measured: recording takes time of its own");
     }
@@ -185,36 +202,39 @@ async fn run(options: Options) -> anyhow::Result<()> {
         memory.peak_allocated_bytes as f64 / 1024.0,
         pinned.peak_allocated_bytes as f64 / 1024.0
     );
+    #[cfg(feature = "save")]
     if let Some(path) = &options.save {
-        save(&training, path).await.with_context(|| format!("cannot save to {}", path.display()))?;
+        save::save(&training, path).await.with_context(|| format!("cannot save to {}", path.display()))?;
         println!("weights in {}", path.display());
     }
     Ok(())
 }
 
-/// A progress bar and the latest loss.
+/// The progress, as a line that appears only on a terminal, and the latest loss.
 struct Show {
-    bar: ProgressBar,
+    epochs: u64,
     loss: f32,
+    on_terminal: bool,
 }
 
 impl Show {
     fn new(settings: &Settings) -> Self {
-        // The bar appears only on a terminal.
-        let bar = ProgressBar::new(settings.epochs).with_message("no loss yet");
-        let style = ProgressStyle::with_template("{bar:40} epoch {pos} of {len}, {msg}, {eta} to go");
-        bar.set_style(style.expect("the template is a good one"));
-        Show { bar, loss: f32::NAN }
+        Show { epochs: settings.epochs, loss: f32::NAN, on_terminal: std::io::stderr().is_terminal() }
     }
 
     fn tell(&mut self, progress: Progress) {
-        match progress {
-            Progress::Step => {}
-            Progress::Loss { epoch, loss } => {
-                self.loss = loss;
-                self.bar.set_position(epoch + 1);
-                self.bar.set_message(format!("loss {loss:.4}"));
+        if let Progress::Loss { epoch, loss } = progress {
+            self.loss = loss;
+            if self.on_terminal {
+                eprint!("\repoch {} of {}, loss {loss:.4}", epoch + 1, self.epochs);
             }
+        }
+    }
+
+    fn clear(&self) {
+        if self.on_terminal {
+            // Erase to the end of the line (ECMA-48, EL).
+            eprint!("\r\x1b[K");
         }
     }
 }
@@ -257,18 +277,4 @@ fn print_overlap(overlap: &Overlap) {
         micros(alone.bound()),
         micros(overlapped),
     );
-}
-
-async fn save(training: &Training, path: &Path) -> anyhow::Result<()> {
-    let mut weights = Vec::new();
-    for (name, tensor) in Mlp::parameters(&training.model) {
-        let values = training.compute.enter(|| tensor.to_vec::<f32>()).await?;
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        weights.push((name, tensor.shape().to_vec(), bytes));
-    }
-    let views = weights
-        .iter()
-        .map(|(name, shape, bytes)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
-        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()?;
-    Ok(safetensors::serialize_to_file(views, None, path)?)
 }

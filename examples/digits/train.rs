@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            file: concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz").into(),
+            file: concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits.csv.gz").into(),
             epochs: 60,
             batch_size: 32,
             seed: 1,

@@ -5,7 +5,7 @@
 //! of the streams, and some results are wrong. The correction is right under all of them.
 //!
 //! ```sh
-//! cargo run --example ordering
+//! cargo run -p warpline-examples --example ordering
 //! ```
 //!
 //! Outside this repository it needs:

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use warpline::ops::data::{Csv, SequentialDataset as _};
 use warpline::prelude::*;
 
-const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits.csv.gz");
 
 #[test]
 fn the_digits_split_into_what_they_are() {

@@ -38,6 +38,7 @@ mod ahead;
 mod batch;
 mod batches;
 mod collate;
+#[cfg(feature = "csv")]
 mod csv;
 mod dataset;
 mod draws;
@@ -51,6 +52,7 @@ mod sequential;
 mod shuffle;
 mod workers;
 
+#[cfg(feature = "csv")]
 pub use self::csv::Csv;
 pub use batch::Batch;
 pub use batches::{Batches, LoadStats};

@@ -76,7 +76,7 @@ impl Cublas {
 }
 
 /// Needs a GPU, because cuBLAS launches kernels of its own, which the software CUDA driver cannot
-/// run: `cargo test --test cuda -- --ignored foreign::cublas`.
+/// run: `cargo test -p warpline-tests --test cuda -- --ignored foreign::cublas`.
 #[test]
 #[ignore = "needs a GPU and cuBLAS"]
 fn a_product_by_cublas_is_one_op_of_our_stream() {
