@@ -62,6 +62,8 @@ pub use stream::{
 pub use sync_mode::SyncMode;
 pub use warpline_cpu::{KernelChecks, KernelForm, Schedule};
 #[doc(hidden)]
+pub use warpline_driver::environment;
+#[doc(hidden)]
 pub use warpline_driver::process::is_forked;
 use warpline_driver::sync;
 pub use warpline_driver::timeline::Keep;

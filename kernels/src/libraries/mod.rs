@@ -41,6 +41,7 @@ pub(crate) mod cublas;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use warpline_runtime::environment::WARPLINE_ALLOW_TF32;
 
 /// The argument of the last [`allow_tf32`] call plus 1, or 0 before the first call.
 static SAID: AtomicU8 = AtomicU8::new(0);
@@ -76,7 +77,7 @@ fn tf32() -> Result<bool, &'static str> {
     static VARIABLE: OnceLock<Result<bool, String>> = OnceLock::new();
     match SAID.load(Ordering::Relaxed) {
         0 => {
-            let variable = VARIABLE.get_or_init(|| from_variable(std::env::var("WARPLINE_ALLOW_TF32").ok()));
+            let variable = VARIABLE.get_or_init(|| from_variable(WARPLINE_ALLOW_TF32.text()));
             variable.as_ref().map(|allowed| *allowed).map_err(String::as_str)
         }
         said => Ok(said == 2),
@@ -87,7 +88,7 @@ fn from_variable(value: Option<String>) -> Result<bool, String> {
     match value.as_deref() {
         None | Some("" | "0") => Ok(false),
         Some("1") => Ok(true),
-        Some(other) => Err(format!("WARPLINE_ALLOW_TF32 is \"{other}\"; set it to 0 or 1")),
+        Some(other) => Err(format!("{WARPLINE_ALLOW_TF32} is \"{other}\"; set it to 0 or 1")),
     }
 }
 

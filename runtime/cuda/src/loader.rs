@@ -14,6 +14,7 @@ use std::error::Error;
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use warpline_driver::environment::LD_LIBRARY_PATH;
 
 /// The file name of the driver, the only name that its packages promise.
 #[cfg(not(windows))]
@@ -62,13 +63,13 @@ pub(crate) fn driver() -> Result<&'static Library, &'static Missing> {
 
 #[cold]
 fn not_found(why: &str) -> String {
-    let path = match std::env::var("LD_LIBRARY_PATH") {
-        Ok(path) if !path.is_empty() => format!("LD_LIBRARY_PATH, which is {path}"),
-        _ => "LD_LIBRARY_PATH, which is not set".to_owned(),
+    let path = match LD_LIBRARY_PATH.text() {
+        Some(path) => format!("{LD_LIBRARY_PATH}, which is {path}"),
+        None => format!("{LD_LIBRARY_PATH}, which is not set"),
     };
     format!(
         "no NVIDIA driver was found: looked for {DRIVER} where the loader looks, and in {path} ({why}); install the driver, or \
-         add its folder to LD_LIBRARY_PATH"
+         add its folder to {LD_LIBRARY_PATH}"
     )
 }
 

@@ -9,14 +9,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+use warpline_driver::environment::CUDA_VISIBLE_DEVICES;
 
 static READ: OnceLock<Option<OsString>> = OnceLock::new();
 
 /// Notes the present value. Called right before the driver is initialised.
 pub(crate) fn note() {
-    READ.get_or_init(|| std::env::var_os(VARIABLE));
+    READ.get_or_init(|| CUDA_VISIBLE_DEVICES.value());
 }
 
 /// Returns the list that the driver has read, if the variable was set then.
@@ -33,7 +32,7 @@ pub(crate) struct Change {
 
 /// Returns the change of the variable since the driver was initialised, if it changed.
 pub(crate) fn change() -> Option<Change> {
-    let (read, now) = (READ.get()?.clone(), std::env::var_os(VARIABLE));
+    let (read, now) = (READ.get()?.clone(), CUDA_VISIBLE_DEVICES.value());
     (read != now).then_some(Change { read, now })
 }
 
@@ -45,8 +44,8 @@ impl fmt::Display for Change {
         };
         write!(
             f,
-            "{VARIABLE} is {} now and was {} when the NVIDIA driver was initialised, which reads it \
-             only then; set it before the first use of a CUDA device, or on the command line",
+            "{CUDA_VISIBLE_DEVICES} is {} now and was {} when the NVIDIA driver was initialised, which \
+             reads it only then; set it before the first use of a CUDA device, or on the command line",
             value(&self.now),
             value(&self.read)
         )

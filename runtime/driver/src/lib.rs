@@ -91,7 +91,8 @@
 //!
 //! Three modules serve special drivers. [`background`] is for a driver library that forbids calls
 //! from some threads, [`process`] for one that ends with the process, and [`sync`] for code that is
-//! modelled with loom.
+//! modelled with loom. [`environment`] serves the crates of Warpline, which read their environment
+//! variables through it.
 // Decision: docs/decisions/0012-seam-holds-errors-timelines-and-kernels.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -101,6 +102,7 @@ mod command;
 mod device_id;
 mod device_ptr;
 mod element;
+pub mod environment;
 mod error;
 mod exit;
 mod failure;

@@ -1,5 +1,6 @@
 //! The state of the process: whether it was forked, and whether it is ending.
 
+use crate::environment::CUDA_LAUNCH_BLOCKING;
 use crate::error::{Error, ErrorKind};
 use crate::exit::{Exit, Inside};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,7 +60,7 @@ pub fn enter_driver() -> Option<Inside<'static>> {
 /// Returns true if each op is to be waited for where it is enqueued: `CUDA_LAUNCH_BLOCKING` is 1.
 /// Asked when a device is opened.
 pub fn launches_block() -> bool {
-    std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|on| on == "1")
+    CUDA_LAUNCH_BLOCKING.text().is_some_and(|on| on == "1")
 }
 
 /// Returns true if this process is the child of a fork, in which neither the workers nor the

@@ -1,11 +1,14 @@
-//! The environment variables that set up a runtime.
+//! Turns environment variables into the settings of a runtime.
 //!
-//! This is the only place that reads them for [`Runtime::new`](super::Runtime::new) and the default
-//! runtime.
+//! [`Runtime::new`](super::Runtime::new) and the default runtime get their settings here.
 
 use super::RuntimeBuilder;
 use std::ffi::OsString;
 use std::num::NonZero;
+use warpline_driver::environment::{
+    Variable, WARPLINE_CHECK_KERNELS, WARPLINE_CPU_DEVICES, WARPLINE_KERNELS, WARPLINE_ORDER,
+    WARPLINE_SCHEDULE, WARPLINE_SYNC,
+};
 use warpline_driver::{Error, ErrorKind, Result};
 
 impl RuntimeBuilder {
@@ -47,7 +50,7 @@ impl RuntimeBuilder {
     /// # }
     /// ```
     pub fn from_env() -> Result<Self> {
-        Self::from_variables(|name| std::env::var_os(name))
+        Self::from_variables(Variable::value)
     }
 
     /// Returns the default settings, with those of kernels from the environment.
@@ -61,32 +64,33 @@ impl RuntimeBuilder {
         Ok(builder)
     }
 
-    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
+    fn from_variables(variable: impl Fn(Variable) -> Option<OsString>) -> Result<Self> {
         let mut builder = Self::default();
         let order = "deny, warn, wait or off";
-        set(&variable, "WARPLINE_ORDER", order, &mut builder.order, |text| text.parse().ok())?;
+        set(&variable, WARPLINE_ORDER, order, &mut builder.order, |text| text.parse().ok())?;
         let sync = "off, warn or error";
-        set(&variable, "WARPLINE_SYNC", sync, &mut builder.sync, |text| text.parse().ok())?;
+        set(&variable, WARPLINE_SYNC, sync, &mut builder.sync, |text| text.parse().ok())?;
         let schedule = "threads or seeded:N";
-        set(&variable, "WARPLINE_SCHEDULE", schedule, &mut builder.schedule, |text| text.parse().ok())?;
+        set(&variable, WARPLINE_SCHEDULE, schedule, &mut builder.schedule, |text| text.parse().ok())?;
         let devices = "a number of devices, 1 or more";
-        set(&variable, "WARPLINE_CPU_DEVICES", devices, &mut builder.cpu_devices, |text| {
+        set(&variable, WARPLINE_CPU_DEVICES, devices, &mut builder.cpu_devices, |text| {
             text.parse::<NonZero<u32>>().ok().map(NonZero::get)
         })?;
         // Scripts clear these two for single runs, by empty texts.
-        let of_kernels = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let of_kernels = |name| variable(name).filter(|value| !value.is_empty());
         let form = &mut builder.kernels.form;
-        set(of_kernels, "WARPLINE_KERNELS", "twin, ptx or both", form, |text| text.parse().ok())?;
+        set(of_kernels, WARPLINE_KERNELS, "twin, ptx or both", form, |text| text.parse().ok())?;
         let several = "races, init, sync or no-bounds, or several of them between commas";
         let kernels = builder.kernels;
-        set(of_kernels, "WARPLINE_CHECK_KERNELS", several, &mut builder.kernels, |text| {
+        set(of_kernels, WARPLINE_CHECK_KERNELS, several, &mut builder.kernels, |text| {
             kernels.with_checks(text)
         })?;
         #[cfg(feature = "cuda")]
         {
+            use warpline_driver::environment::{WARPLINE_COMPLETION, WARPLINE_WAKE_UP};
             let wake_up = "low-power, balanced or low-latency";
-            set(&variable, "WARPLINE_WAKE_UP", wake_up, &mut builder.cuda.wake_up, |text| text.parse().ok())?;
-            set(&variable, "WARPLINE_COMPLETION", "word or event", &mut builder.cuda.by_events, |text| {
+            set(&variable, WARPLINE_WAKE_UP, wake_up, &mut builder.cuda.wake_up, |text| text.parse().ok())?;
+            set(&variable, WARPLINE_COMPLETION, "word or event", &mut builder.cuda.by_events, |text| {
                 match text {
                     "word" => Some(false),
                     "event" => Some(true),
@@ -101,8 +105,8 @@ impl RuntimeBuilder {
 /// Sets `slot` to the parsed value of the variable, and leaves it unchanged if the variable is not
 /// set.
 fn set<T>(
-    variable: impl Fn(&str) -> Option<OsString>,
-    name: &str,
+    variable: impl Fn(Variable) -> Option<OsString>,
+    name: Variable,
     expected: &str,
     slot: &mut T,
     parse: impl FnOnce(&str) -> Option<T>,
@@ -122,7 +126,7 @@ mod tests {
 
     fn with(name: &'static str, value: impl Into<OsString>) -> Result<RuntimeBuilder> {
         let value = value.into();
-        RuntimeBuilder::from_variables(|asked| (asked == name).then(|| value.clone()))
+        RuntimeBuilder::from_variables(|asked| (asked.to_string() == name).then(|| value.clone()))
     }
 
     #[test]

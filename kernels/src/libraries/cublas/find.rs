@@ -5,13 +5,12 @@
 // Decision: docs/decisions/0040-cublas-is-looked-up-by-hand.md
 
 use super::api::Api;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use warpline_runtime::environment::{self, WARPLINE_CUBLAS};
 use warpline_runtime::kernel::LibraryDevice;
 
-const VARIABLE: &str = "WARPLINE_CUBLAS";
 const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
 /// The major versions that are known to have these entry points.
 const MAJORS: std::ops::RangeInclusive<i32> = 12..=13;
@@ -39,7 +38,7 @@ static FOUND: OnceLock<Found> = OnceLock::new();
 
 /// Returns the library of this process. All its devices have one driver.
 pub(super) fn found(device: LibraryDevice) -> &'static Found {
-    FOUND.get_or_init(|| look(std::env::var_os(VARIABLE), device))
+    FOUND.get_or_init(|| look(WARPLINE_CUBLAS.path(), device))
 }
 
 /// Returns the outcome of the search, if there was one.
@@ -47,23 +46,20 @@ pub(super) fn known() -> Option<&'static Found> {
     FOUND.get()
 }
 
-fn look(named: Option<OsString>, device: LibraryDevice) -> Found {
-    match named.filter(|name| !name.is_empty()) {
-        Some(name) if name == "off" => Found::Nothing { because: "WARPLINE_CUBLAS is off" },
-        Some(name) => {
-            let path = PathBuf::from(name);
-            Api::load(&path).map_or_else(
-                |error| {
-                    let path = path.display();
-                    Found::Refused(format!(
-                        "{VARIABLE} is {path}, which cannot be loaded as cuBLAS: {error}; set it \
-                         to the library's path, to \"off\" to use no cuBLAS, or unset it to search \
-                         the usual places"
-                    ))
-                },
-                Found::Library,
-            )
-        }
+fn look(named: Option<PathBuf>, device: LibraryDevice) -> Found {
+    match named {
+        Some(path) if path.as_os_str() == "off" => Found::Nothing { because: "WARPLINE_CUBLAS is off" },
+        Some(path) => Api::load(&path).map_or_else(
+            |error| {
+                let path = path.display();
+                Found::Refused(format!(
+                    "{WARPLINE_CUBLAS} is {path}, which cannot be loaded as cuBLAS: {error}; set it \
+                     to the library's path, to \"off\" to use no cuBLAS, or unset it to search \
+                     the usual places"
+                ))
+            },
+            Found::Library,
+        ),
         None if device.is_software => {
             Found::Nothing { because: "the software CUDA driver does not run a library's kernels" }
         }
@@ -82,7 +78,7 @@ fn search(candidates: impl Iterator<Item = PathBuf>, driver_version: i32) -> Fou
     }
     NEWS.store(true, Ordering::Relaxed);
     let because = format!(
-        "no cuBLAS of CUDA 12 or 13 that fits the driver was found: {}; set {VARIABLE} to its path",
+        "no cuBLAS of CUDA 12 or 13 that fits the driver was found: {}; set {WARPLINE_CUBLAS} to its path",
         tried.join("; ")
     );
     // Leaks once per process.
@@ -91,8 +87,7 @@ fn search(candidates: impl Iterator<Item = PathBuf>, driver_version: i32) -> Fou
 
 /// Returns the paths to search, in order.
 fn candidates() -> impl Iterator<Item = PathBuf> {
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
-    let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    let in_homes = environment::toolkits().flat_map(|home| NAMES.map(|name| home.join("lib64").join(name)));
     NAMES.map(PathBuf::from).into_iter().chain(in_homes)
 }
 

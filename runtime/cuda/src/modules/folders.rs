@@ -2,6 +2,7 @@
 //! that it makes.
 
 use std::path::{Path, PathBuf};
+use warpline_driver::environment::{WARPLINE_KEEP_PTX, WARPLINE_NVRTC_INCLUDE};
 
 /// Returns the libraries in the folder that `WARPLINE_NVRTC` names, the newest first.
 ///
@@ -30,12 +31,12 @@ pub(super) fn libraries_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
 /// # Errors
 /// If one of them is no folder.
 pub(super) fn of_headers() -> Result<Vec<PathBuf>, String> {
-    let list = std::env::var_os("WARPLINE_NVRTC_INCLUDE").unwrap_or_default();
+    let list = WARPLINE_NVRTC_INCLUDE.value().unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect();
     match folders.iter().find(|folder| !folder.is_dir()) {
         None => Ok(folders),
         Some(other) => Err(format!(
-            "WARPLINE_NVRTC_INCLUDE is \"{}\", and {} is no folder; list folders with \":\" between",
+            "{WARPLINE_NVRTC_INCLUDE} is \"{}\", and {} is no folder; list folders with \":\" between",
             list.display(),
             other.display()
         )),
@@ -47,13 +48,11 @@ pub(super) fn of_headers() -> Result<Vec<PathBuf>, String> {
 /// # Errors
 /// If the file cannot be written.
 pub(super) fn keep(name: &str, ptx: &str) -> Result<(), String> {
-    let Some(folder) = std::env::var_os("WARPLINE_KEEP_PTX").filter(|folder| !folder.is_empty()) else {
-        return Ok(());
-    };
-    let file = Path::new(&folder).join(format!("{name}.ptx"));
+    let Some(folder) = WARPLINE_KEEP_PTX.path() else { return Ok(()) };
+    let file = folder.join(format!("{name}.ptx"));
     std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, ptx)).map_err(|error| {
         format!(
-            "WARPLINE_KEEP_PTX is \"{}\", and {} cannot be written: {error}; name another folder",
+            "{WARPLINE_KEEP_PTX} is \"{}\", and {} cannot be written: {error}; name another folder",
             folder.display(),
             file.display()
         )

@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use warpline_driver::environment;
 
 /// A header that each of these folders has.
 const ONE: &str = "cuda_fp16.h";
@@ -14,8 +15,7 @@ const ONE: &str = "cuda_fp16.h";
 /// Returns the folders of the headers that belong to a library, which has a function at
 /// `function`.
 pub(super) fn folders(function: *const c_void) -> Vec<PathBuf> {
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let homes = homes.chain([PathBuf::from("/usr/local/cuda")]);
+    let homes = environment::toolkits().chain([PathBuf::from("/usr/local/cuda")]);
     let library = file_of(function);
     let Some(main) = candidates(library.as_deref(), homes).find(|folder| folder.join(ONE).is_file()) else {
         return Vec::new();

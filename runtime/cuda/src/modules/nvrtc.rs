@@ -17,6 +17,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use warpline_driver::DriverFailure;
+use warpline_driver::environment::{self, WARPLINE_NVRTC, WARPLINE_NVRTC_ARCH};
 
 type Program = *mut c_void;
 
@@ -54,16 +55,14 @@ const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
 /// Returns the paths to try, in order.
 fn candidates() -> impl Iterator<Item = PathBuf> {
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
-    let in_homes = homes.flat_map(|home| NAMES.map(|name| PathBuf::from(&home).join("lib64").join(name)));
+    let in_homes = environment::toolkits().flat_map(|home| NAMES.map(|name| home.join("lib64").join(name)));
     NAMES.map(PathBuf::from).into_iter().chain(in_homes)
 }
 
 /// Returns the library, or what was tried and what is wrong with each.
 fn nvrtc() -> Result<&'static Nvrtc, &'static str> {
     static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
-    let named = std::env::var_os("WARPLINE_NVRTC").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let found = NVRTC.get_or_init(|| search(named, candidates(), driver_version()));
+    let found = NVRTC.get_or_init(|| search(WARPLINE_NVRTC.path(), candidates(), driver_version()));
     found.as_ref().map_err(String::as_str)
 }
 
@@ -287,8 +286,7 @@ pub fn compile_for_newest(name: &str, source: &str) -> warpline_driver::Result<S
 pub fn compile_for_cpu(name: &str, source: &str) -> warpline_driver::Result<String> {
     use warpline_driver::{Error, ErrorKind};
     let nvrtc = installed().map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-    let named = std::env::var("WARPLINE_NVRTC_ARCH").ok().filter(|named| !named.is_empty());
-    let compiled = arch_for_cpu(nvrtc.archs(), named.as_deref())
+    let compiled = arch_for_cpu(nvrtc.archs(), WARPLINE_NVRTC_ARCH.text().as_deref())
         .and_then(|arch| nvrtc.compile(arch, Lines::Named, name, source));
     compiled.map_err(|why| Error::new(ErrorKind::InvalidArgument, why))
 }

@@ -11,9 +11,9 @@
 use crate::loader;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use warpline_driver::environment::NVTX_INJECTION64_PATH;
 
 /// A place for one of the profiler's functions.
 type Slot = AtomicPtr<c_void>;
@@ -204,9 +204,9 @@ impl Domain {
 /// Returns what is wrong with the library that is named.
 pub(super) fn attach(name: &'static CStr) -> Result<Option<Domain>, String> {
     // In the protocol "./." stands for none.
-    let named = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty() && path != "./.");
-    let Some(path) = named.map(PathBuf::from) else { return Ok(None) };
-    let why = |error: String| format!("NVTX_INJECTION64_PATH is {}: {error}", path.display());
+    let named = NVTX_INJECTION64_PATH.path().filter(|path| path.as_os_str() != "./.");
+    let Some(path) = named else { return Ok(None) };
+    let why = |error: String| format!("{NVTX_INJECTION64_PATH} is {}: {error}", path.display());
     let library = loader::open(&path).map_err(why)?;
     // SAFETY: a library named there has this function, with the type that nvtxTypes.h gives it.
     let initialize = unsafe {
