@@ -1,6 +1,8 @@
 //! The environment variables that Warpline reads.
 //!
-//! Its crates read the environment here and nowhere else.
+//! Its crates read the environment here and nowhere else. `ci/files --check` finds code of a
+//! library that reads it elsewhere, and compares the constants with the table in
+//! `docs/guide/environment.md`.
 //!
 //! Each constant says when its variable is read. "For each runtime" means: when the runtime takes
 //! its settings from the environment. Values of such variables are parsed, and refused, by the
