@@ -10,9 +10,7 @@ use crate::support::{refusal, runtime, says, within_a_minute};
 use proptest::prelude::*;
 use warpline::Result;
 use warpline::prelude::*;
-
-/// The number of random calls.
-const CASES: u32 = 4000;
+use warpline_test_counts::count;
 
 /// More elements than this are not allocated by any machine that runs the tests.
 const TOO_MANY: usize = 1 << 36;
@@ -170,7 +168,11 @@ fn run(call: &Call, changes: &[(usize, Change)]) -> Result<()> {
 #[test]
 fn every_single_call_gives_its_values_or_an_error_with_a_reason() {
     within_a_minute(|| {
-        let config = ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() };
+        let config = ProptestConfig {
+            cases: count(1_000, 4_000),
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
         proptest!(config, |((call, changes) in calls())| {
             run(&call, &changes).unwrap();
         });

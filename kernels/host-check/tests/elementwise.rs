@@ -4,12 +4,17 @@
 
 use host_check::{Agree, CUBES, Check, Launch, WARPS, awkward, launches, plain};
 use warpline_kernels::{TypeCode, launch};
+use warpline_test_counts::count;
 
 const SIZES: [usize; 9] = [0, 1, 3, 4, 5, 31, 32, 33, 259];
-const LARGE: usize = 1_000_003;
 /// The distances in elements of up to three operands from a multiple of 16 bytes, equal and
 /// unequal.
 const OFFSETS: [[usize; 3]; 6] = [[0, 0, 0], [1, 1, 1], [3, 3, 3], [2, 1, 0], [0, 0, 3], [1, 3, 1]];
+
+/// Returns a number of elements for which a launch has many blocks.
+fn large() -> usize {
+    count(100_003, 1_000_003)
+}
 
 /// Runs the checks that `make` returns for each size and its offsets, and compares bits.
 fn compare(make: impl Fn(usize, [usize; 3]) -> Vec<Check>) {
@@ -25,11 +30,12 @@ fn compare_within(agree: Agree, make: impl Fn(usize, [usize; 3]) -> Vec<Check>) 
             make(n, offsets).iter().for_each(|check| unsafe { check.agrees(agree, &launches()) });
         }
     }
-    let as_launched = Launch::new(launch::elements(LARGE as u64));
+    let large = large();
+    let as_launched = Launch::new(launch::elements(large as u64));
     for (offsets, launch) in [([0, 0, 0], as_launched), ([1, 1, 1], WARPS), ([1, 2, 3], CUBES)] {
         // SAFETY: every `make` in this file gives all operands the lengths that the kernels
         // require.
-        make(LARGE, offsets).iter().for_each(|check| unsafe { check.agrees(agree, &[launch]) });
+        make(large, offsets).iter().for_each(|check| unsafe { check.agrees(agree, &[launch]) });
     }
 }
 
@@ -135,7 +141,7 @@ fn every_type_becomes_every_other_by_the_same_rules() {
         let n = x.len() / from.size();
         for to in TypeCode::ALL {
             let y = vec![9u8; n * to.size()];
-            for (a, b) in [(0, 0), (1, 3)] {
+            for &(a, b) in count(&[(1, 3)][..], &[(0, 0), (1, 3)]) {
                 let check = Check::of("cast").scalar(n as u64).scalar(from as u32).scalar(to as u32);
                 // SAFETY: both slices have `n` elements of their types.
                 unsafe { check.slice(&x, a).slice(&y, b).agrees(Agree::BitsOf(to), &launches()[..1]) };
@@ -168,7 +174,7 @@ fn arithmetic_of_integers() {
 
 #[test]
 fn an_operand_is_repeated_along_the_other() {
-    let large = LARGE / 33;
+    let large = large() / 33;
     for (rows, period) in [(0, 3), (7, 1), (33, 1), (2, 3), (9, 4), (5, 7), (31, 33), (large, 33), (7, large)]
     {
         let n = rows * period;

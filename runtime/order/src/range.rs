@@ -278,6 +278,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+    use warpline_test_counts::count;
 
     fn bytes(range: &ByteRange) -> BTreeSet<u64> {
         range.runs().flat_map(|(offset, len)| offset..offset + len).collect()
@@ -289,7 +290,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(20_000))]
+        #![proptest_config(ProptestConfig::with_cases(count(2_000, 20_000)))]
 
         #[test]
         fn agrees_with_sets_of_bytes(a in any_range(), b in any_range()) {

@@ -17,6 +17,7 @@ use crate::observed::Observed;
 use crate::range::ByteRange;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use warpline_test_counts::count;
 
 const ROWS: u64 = 16;
 const ROW: u64 = 64;
@@ -390,7 +391,7 @@ fn run(strictness: Strictness, streams: usize, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(count(100, 400)))]
 
     #[test]
     fn a_strict_check_agrees_with_a_search_through_everything(steps in steps(6)) {

@@ -10,6 +10,7 @@ use crate::order::{Site, StreamId, Use};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use warpline_test_counts::count;
 
 const SIZES: [usize; 12] =
     [0, 600, 4096, 5000, 300 << 10, 1 << 20, (1 << 20) + 1, 3 << 20, 5 << 20, 9 << 20, 11 << 20, 16 << 20];
@@ -381,7 +382,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: count(1_500, 10_000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_block_is_reused_before_its_uses_are_over(

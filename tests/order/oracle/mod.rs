@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use warpline::prelude::*;
 use warpline::{StreamId, reads, writes};
+use warpline_test_counts::count;
 
 const DEVICES: usize = 2;
 const BUFFERS: usize = 3;
@@ -560,12 +561,12 @@ fn run_programs(cases: u32, programs: impl Strategy<Value = Vec<Step>>, run: imp
 
 #[test]
 fn verdicts_agree_with_a_search_through_the_whole_past() {
-    on_random_programs(4_000, || Run::recorded(Size::SMALL));
+    on_random_programs(count(500, 4_000), || Run::recorded(Size::SMALL));
 }
 
 #[test]
 fn verdicts_do_not_depend_on_how_fast_the_device_is() {
-    on_random_programs(3_000, || {
+    on_random_programs(count(400, 3_000), || {
         let runtime = Runtime::builder().cpu_devices(DEVICES as u32).build().unwrap();
         Run::real(runtime, [0, 1].map(DeviceId::Cpu))
     });
@@ -575,7 +576,9 @@ fn verdicts_do_not_depend_on_how_fast_the_device_is() {
 fn verdicts_are_the_same_on_the_software_cuda_driver() {
     for completion in ["word", "event"] {
         crate::support::software::in_child(&[("WARPLINE_COMPLETION", completion)], || {
-            on_random_programs(500, || Run::real(Runtime::new().unwrap(), [0, 1].map(DeviceId::Cuda)));
+            on_random_programs(count(100, 500), || {
+                Run::real(Runtime::new().unwrap(), [0, 1].map(DeviceId::Cuda))
+            });
         });
     }
 }

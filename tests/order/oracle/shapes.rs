@@ -5,6 +5,7 @@
 
 use super::{BUFFERS, Part, Refusal, Run, Size, Step, run_programs, step};
 use proptest::prelude::*;
+use warpline_test_counts::count;
 
 /// A part of a program, which stands for many steps.
 #[derive(Clone, Debug)]
@@ -129,17 +130,17 @@ fn programs(size: Size, singles: u32, len: usize) -> impl Strategy<Value = Vec<S
 #[test]
 fn verdicts_agree_on_programs_with_many_slices_and_readers() {
     let size = Size { devices: 1, streams: 6, side: 8 };
-    run_programs(20_000, programs(size, 4, 30), || Run::recorded(size));
+    run_programs(count(1_500, 20_000), programs(size, 4, 30), || Run::recorded(size));
 }
 
 #[test]
 fn verdicts_agree_on_programs_with_a_thousand_slices_and_readers() {
     let size = Size { devices: 1, streams: 40, side: 32 };
-    run_programs(8, programs(size, 2, 12), || Run::recorded(size));
+    run_programs(count(2, 8), programs(size, 2, 12), || Run::recorded(size));
 }
 
 #[test]
 fn verdicts_agree_on_programs_with_a_thousand_streams() {
     let size = Size { devices: 1, streams: 1_000, side: 64 };
-    run_programs(2, programs(size, 2, 6), || Run::recorded(size));
+    run_programs(count(1, 2), programs(size, 2, 6), || Run::recorded(size));
 }
