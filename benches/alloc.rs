@@ -4,8 +4,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
-use support::measure::short;
-use support::{Options, Table, instructions, interleave, ns, null_driver};
+use support::{Figure, Options, Table, instructions, interleave, ns, null_driver};
 
 fn main() {
     let options = Options::from_command_line();
@@ -23,15 +22,12 @@ fn main() {
         || ns(times, || (0..times).for_each(|_| drop(std::hint::black_box(Vec::<u8>::with_capacity(4096)))));
     let [ours, malloc] = interleave(options.rounds(31), [&mut || ns(times, || pair(times)), &mut system]);
     let made = calls.others.load(Ordering::Relaxed) + calls.submits.load(Ordering::Relaxed) - before;
-    table.row(
-        "alloc + free 4 KiB, cache hit",
-        "≤ 60",
-        &ours.figure(),
-        &format!("{} malloc + free", short(malloc.median())),
-        Some(ours.median() <= 60.0),
-    );
-    table.row("alloc + free 4 KiB, cache hit: driver calls", "0", &made.to_string(), "", Some(made == 0));
+    let what = "alloc and free 4 KiB, cache hit";
+    let rival = ("malloc and free", (&malloc).into());
+    table.row(what, "ns", &ours, "≤ 60", Some(rival), Some(ours.median() <= 60.0));
+    let what = "alloc and free 4 KiB, cache hit: driver calls";
+    table.row(what, "", Figure::count(made), "0", None, Some(made == 0));
     if let Some(counted) = instructions::count("pair") {
-        table.report("alloc + free 4 KiB, cache hit: instructions", &short(counted.total));
+        table.report("alloc and free 4 KiB, cache hit: instructions", "", counted.total);
     }
 }

@@ -15,7 +15,7 @@ mod support;
 use std::time::{Duration, Instant};
 use support::measure::short;
 use support::process::Usage;
-use support::{ONE, Options, Sample, Table, touch_one};
+use support::{Figure, ONE, Options, Sample, Table, touch_one};
 use warpline::prelude::*;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -136,20 +136,22 @@ fn products(options: &Options, table: &Table) {
             let is_judged = pause.is_zero();
             let goal = |text: String| if is_judged { text } else { String::new() };
             table.row(
-                &format!("{what}, ns"),
+                &what,
+                "ns",
+                &one.ns,
                 &goal("≤ 10 000".to_owned()),
-                &one.ns.figure(),
-                &format!("the work alone {}", work.figure()),
+                Some(("the work alone", (&work).into())),
                 is_judged.then_some(took <= 10.0),
             );
             table.row(
-                &format!("{what}: CPU time, ns"),
+                &format!("{what}: CPU time"),
+                "ns",
+                &one.cpu_ns,
                 &goal(format!("≤ {}", short(most_cpu * 1e3))),
-                &one.cpu_ns.figure(),
-                &format!("the work alone {}", work_cpu.figure()),
+                Some(("the work alone", (&work_cpu).into())),
                 is_judged.then_some(used <= most_cpu),
             );
-            table.row(&format!("{what}: context switches"), "", &one.switches.figure(), "", None);
+            table.report(&format!("{what}: context switches"), "", &one.switches);
         }
     }
 }
@@ -186,8 +188,8 @@ fn products_of_tasks(options: &Options, table: &Table) {
     });
     let each = |all: &Sample| Sample(all.0.iter().map(|all| all / (TASKS * times) as f64).collect());
     let what = format!("64 × 64 products that {TASKS} tasks await on two threads of tokio");
-    table.report(&format!("{what}, ns a product"), &each(&figures.ns).figure());
-    table.report(&format!("{what}: CPU time, ns a product"), &each(&figures.cpu_ns).figure());
+    table.report(&what, "ns a product", &each(&figures.ns));
+    table.report(&format!("{what}: CPU time"), "ns a product", &each(&figures.cpu_ns));
 }
 
 fn main() {
@@ -225,17 +227,19 @@ fn main() {
                 }
             });
             let what = format!("enqueue and await, {by}, {when}");
-            let rival = ("awake worker and oneshot", &theirs.ns);
-            table.compare(&format!("{what}, ns"), &mine.ns, rival, "≤ 1.0", |ratio| Some(ratio <= 1.0));
+            let rival = "awake worker and oneshot";
+            let met = |ratio| Some(ratio <= 1.0);
+            table.compare(&what, "ns", &mine.ns, (rival, &theirs.ns), "ratio ≤ 1", met);
             let mut parts = vec![
-                ("CPU time, ns", &mine.cpu_ns, &theirs.cpu_ns),
-                ("context switches", &mine.switches, &theirs.switches),
+                ("CPU time", "ns", &mine.cpu_ns, &theirs.cpu_ns),
+                ("context switches", "", &mine.switches, &theirs.switches),
             ];
             if !pause.is_zero() {
-                parts.push(("the median await, ns", &mine.each_ns, &theirs.each_ns));
+                parts.push(("the median await", "ns", &mine.each_ns, &theirs.each_ns));
             }
-            for (part, ours, rival) in parts {
-                table.row(&format!("{what}: {part}"), "", &ours.figure(), &rival.figure(), None);
+            for (part, unit, ours, theirs) in parts {
+                let what = format!("{what}: {part}");
+                table.row(&what, unit, ours, "", Some((rival, theirs.into())), None);
             }
         }
     }
@@ -249,11 +253,13 @@ fn main() {
     std::thread::sleep(Duration::from_secs(if options.quick { 1 } else { 3 }));
     let idle = Usage::now().since(&before);
     table.row(
-        "CPU time of the idle process, µs a second",
-        "0 (less than 500)",
-        &short(idle.cpu.as_micros() as f64 / if options.quick { 1.0 } else { 3.0 }),
-        "",
+        "the idle process: CPU time",
+        "µs a second",
+        idle.cpu.as_micros() as f64 / if options.quick { 1.0 } else { 3.0 },
+        "< 500",
+        None,
         Some(idle.cpu < Duration::from_micros(500)),
     );
-    table.report("context switches of the idle process", &(idle.voluntary + idle.involuntary).to_string());
+    let switches = Figure::count(idle.voluntary + idle.involuntary);
+    table.report("the idle process: context switches", "", switches);
 }

@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use support::gpu_kernels::{TOUCH_TWO, touch_two};
-use support::measure::{cpu_ns, difference, short};
+use support::measure::{cpu_ns, difference};
 use support::software::{self, Counts, entry_point};
 use support::{ONE, Options, Sample, Table, TwoThreads, instructions, ns};
 use warpline::prelude::*;
@@ -288,7 +288,8 @@ struct Figures {
     name: String,
     whole: Sample,
     own: Sample,
-    calls: String,
+    /// Driver calls and context checks per op.
+    calls: Option<[f64; 2]>,
 }
 
 struct Bench {
@@ -342,19 +343,18 @@ impl Bench {
         self.counts.are_kept().then_some(met)
     }
 
-    /// Returns the number of driver calls per op as text: those in `COUNTED`, and the context
-    /// checks.
-    fn calls(&self, each: &mut dyn FnMut(usize)) -> String {
+    /// Returns the number of driver calls per op, which are those in `COUNTED`, and of context
+    /// checks. A real driver does not count them.
+    fn calls(&self, each: &mut dyn FnMut(usize)) -> Option<[f64; 2]> {
         const TIMES: usize = 6_400;
         if !self.counts.are_kept() {
-            return "calls not counted".to_owned();
+            return None;
         }
         let mut checks = [0];
         let counted = self.counts.during(COUNTED, || {
             checks = self.counts.during([c"cuCtxGetCurrent"], || each(TIMES));
         });
-        let an_op = |calls: u64| short(calls as f64 / TIMES as f64);
-        format!("{} calls, {} context checks", an_op(counted.iter().sum()), an_op(checks[0]))
+        Some([counted.iter().sum(), checks[0]].map(|calls: u64| calls as f64 / TIMES as f64))
     }
 }
 
@@ -387,9 +387,12 @@ fn rows<const N: usize>(bench: &Bench, table: &Table, what: &str, figures: &[Fig
         let goal = most.map_or(String::new(), |most| format!("≤ {most}"));
         let met = most.and_then(|most| bench.verdict(party.own.median() <= most));
         let what = format!("{what}, {}", party.name);
-        table.row(&format!("{what}: own time, ns"), &goal, &party.own.figure(), "", met);
-        table.report(&format!("{what}: with the driver calls, ns"), &party.whole.figure());
-        table.report(&format!("{what}: driver calls"), &party.calls);
+        table.row(&format!("{what}: own time"), "ns", &party.own, &goal, None, met);
+        table.report(&format!("{what}: with the driver calls"), "ns", &party.whole);
+        if let Some([calls, checks]) = party.calls {
+            table.report(&format!("{what}: driver calls"), "", calls);
+            table.report(&format!("{what}: context checks"), "", checks);
+        }
     }
 }
 
@@ -487,7 +490,7 @@ fn main() {
             }),
         },
     ]);
-    rows(&bench, &table, "the same launch, awaited when done", &figures, Some(150.0));
+    rows(&bench, &table, "launch with two buffers and a scalar, awaited when done", &figures, Some(150.0));
 
     let mut another = Rival::new(false);
     let [ours_waits, cudarc_joins, ours_alone, cudarc_alone] = bench.compare([
@@ -533,10 +536,11 @@ fn main() {
     let figures = [ours_waits, cudarc_joins];
     rows(&bench, &table, "a launch, and another stream waits for it", &figures, None);
     table.row(
-        "a launch, and another stream waits for it, beyond the launch, ns",
+        "a launch, and another stream waits for it: beyond the launch",
+        "ns",
+        &beyond,
         "≤ 100",
-        &beyond.figure(),
-        &format!("cudarc's join {}, which keeps no clocks", short(rival)),
+        Some(("cudarc's join, which keeps no clocks", rival.into())),
         bench.verdict(beyond.median() <= 100.0),
     );
 
@@ -577,14 +581,14 @@ fn main() {
     let own = |name: &str, by_hand: &str| {
         Some((instructions::count(name)?.total, instructions::count(by_hand)?.total))
     };
-    for (what, name, by_hand) in
-        [("launch", "launch", "launch-by-hand"), ("awaited when done", "await", "await-by-hand")]
-    {
+    for (what, name, by_hand) in [
+        ("launch with two buffers and a scalar", "launch", "launch-by-hand"),
+        ("launch with two buffers and a scalar, awaited when done", "await", "await-by-hand"),
+    ] {
         if let Some((whole, by_hand)) = own(name, by_hand) {
-            table.report(
-                &format!("{what}, own instructions"),
-                &format!("{} of {}", short(whole - by_hand), short(whole)),
-            );
+            let what = format!("{what}, warpline");
+            table.report(&format!("{what}: own instructions"), "", whole - by_hand);
+            table.report(&format!("{what}: instructions with the driver calls"), "", whole);
         }
     }
 
@@ -595,7 +599,7 @@ fn main() {
     let step = |ours: &Ours| (0..1_000).for_each(|_| drop(ours.launch()));
     TwoThreads::measure(options.rounds(9), 1_000, |_| Ours::new(&device), step).print(
         &table,
-        "two threads on two streams",
+        "two threads that launch on two streams of a CUDA device",
         1.7,
     );
 }

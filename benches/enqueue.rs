@@ -9,7 +9,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::{ONE, Options, Table, drain, interleave, measure::short, ns, touch_three};
+use support::{ONE, Options, Table, drain, interleave, ns, touch_three};
 
 fn main() {
     let options = Options::from_command_line();
@@ -64,19 +64,18 @@ fn main() {
             }],
         );
         table.compare(
-            &format!("enqueue to done, {name}, ns an op"),
+            &format!("enqueue to done, {name}"),
+            "ns an op",
             &ours,
             ("crossbeam channel of boxed closures", &rival),
-            "≤ 2",
+            "ratio ≤ 2",
             |ratio| Some(ratio <= 2.0),
         );
     }
     drop(send);
     worker.join().expect("the worker ends");
     if let Some(counted) = support::instructions::count("enqueue") {
-        table.report(
-            "enqueue to done, instructions on both threads (waiting included)",
-            &short(counted.total),
-        );
+        let what = "enqueue to done, on both threads, waiting included";
+        table.report(what, "instructions", counted.total);
     }
 }

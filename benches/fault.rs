@@ -5,7 +5,6 @@ mod support;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::measure::short;
 use support::{ONE, Options, Sample, Table, touch_none};
 
 /// True once the kernel `fault` may fail.
@@ -73,11 +72,8 @@ fn main() {
         last.0.push(all);
         first.0.push(one);
     }
-    table.row(
-        &format!("fault to the last of {TASKS} tasks on {STREAMS} streams, µs"),
-        "",
-        &last.figure(),
-        &format!("{} to the first", short(first.median())),
-        None,
-    );
+    for (which, sample) in [("first", &first), ("last", &last)] {
+        let what = format!("fault to the {which} of {TASKS} tasks on {STREAMS} streams");
+        table.report(&what, "µs", sample);
+    }
 }

@@ -113,18 +113,19 @@ fn main() -> Result<()> {
     })?;
     let table = Table::new("overlap: a training step while its data is read and copied (µs)");
     for (part, sample) in [("load", &load), ("copy", &copy), ("compute", &compute)] {
-        table.report(&format!("{part} of a step, alone, µs"), &sample.figure());
+        table.report(&format!("digits, {part} of a step, alone"), "µs", sample);
     }
-    table.report("an overlapped step, µs", &overlapped.figure());
+    table.report("digits, an overlapped step", "µs", &overlapped);
     table.row(
-        "share gained of the gap between the parts one after the other and the bound, %",
+        "digits, share gained of the gap between the parts one after the other and the bound",
+        "%",
+        &gained,
         "≥ 80",
-        &gained.figure(),
-        "",
+        None,
         // A share outside 0 to 100 shows load that changed within a round, and no overlap.
         (0.0..=100.0).contains(&gained.median()).then(|| gained.median() >= 80.0),
     );
-    table.report("load beside steps that share no batches, µs", &beside.figure());
-    table.report("share of the gap that this leaves to be gained, %", &allowed.figure());
+    table.report("digits, load beside steps that share no batches", "µs", &beside);
+    table.report("digits, share of the gap that this leaves to be gained", "%", &allowed);
     Ok(())
 }

@@ -10,8 +10,7 @@ use std::future::Future;
 use std::hint::black_box;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use support::measure::short;
-use support::{ONE, Options, Table, counting, instructions, interleave, ns, null_driver, touch_none};
+use support::{Figure, ONE, Options, Table, counting, instructions, interleave, ns, null_driver, touch_none};
 use warpline::prelude::*;
 
 #[global_allocator]
@@ -97,42 +96,26 @@ fn main() {
             &mut || first(&device, 64, repeat.div_ceil(10)),
         ],
     );
-    table.row("poll, done and observed", "≤ 20", &seen.figure(), "", Some(seen.median() <= 20.0));
+    table.row("poll, done and observed", "ns", &seen, "≤ 20", None, Some(seen.median() <= 20.0));
     let mut ready = batch(&stream, true);
     let before = counting::calls();
     poll_all(&mut ready);
     let allocations = counting::calls() - before;
-    table.row(
-        "poll, done and observed, allocations",
-        "0",
-        &allocations.to_string(),
-        "",
-        Some(allocations == 0),
-    );
+    let (what, made) = ("poll, done and observed: allocations", Figure::count(allocations));
+    table.row(what, "", made, "0", None, Some(allocations == 0));
+    table.report("poll, first time, with an empty clock", "ns", &none);
     for (entries, sample) in [(8.0, &some), (64.0, &many)] {
         let each = support::Sample(
             sample.0.iter().zip(&none.0).map(|(with, without)| (with - without) / entries).collect(),
         );
-        table.row(
-            &format!("poll, first time, each of {entries} clock entries"),
-            "≤ 5",
-            &each.figure(),
-            &format!("{} with an empty clock", short(none.median())),
-            Some(each.median() <= 5.0),
-        );
+        let what = format!("poll, first time, each of {entries} clock entries");
+        table.row(&what, "ns", &each, "≤ 5", None, Some(each.median() <= 5.0));
     }
     if let (Some(polls), Some(drops)) = (instructions::count("polls"), instructions::count("drops")) {
-        table.report(
-            "poll, done and observed, instructions more than dropping it",
-            &short(polls.total - drops.total),
-        );
+        let what = "poll, done and observed: instructions more than dropping it";
+        table.report(what, "", polls.total - drops.total);
         let locks = polls.within(&["raw_mutex", "parking_lot"]) - drops.within(&["raw_mutex", "parking_lot"]);
-        table.row(
-            "poll, done and observed, instructions in locks",
-            "0",
-            &short(locks),
-            "",
-            Some(locks.abs() < 0.1),
-        );
+        let what = "poll, done and observed: instructions in locks";
+        table.row(what, "", locks, "0", None, Some(locks.abs() < 0.1));
     }
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use std::hint::black_box;
-use support::measure::{cpu_ns, short};
+use support::measure::cpu_ns;
 use support::{Options, Sample, Table, interleave, ratio};
 use warpline::kernel::{Arg, Kernel, LaunchConfig, Source};
 use warpline::kernels::{self, launch};
@@ -98,7 +98,8 @@ impl Call {
         let [checked, unchecked] = interleave(rounds, [&mut checked, &mut unchecked]);
         let ratio: Sample = ratio(&checked, &unchecked);
         let is_met = Some(ratio.median() <= 6.0);
-        table.row(&format!("PTX of {what}: all checks, ratio to none"), "≤ 6", &ratio.figure(), "1", is_met);
+        let what = format!("PTX of {what}: all checks, ratio to none");
+        table.row(&what, "", &ratio, "≤ 6", None, is_met);
     }
 
     /// Measures both forms alternately, with `times` launches a round. Prints their figures in
@@ -107,11 +108,8 @@ impl Call {
         let mut ptx = || cpu_ns(times, || (0..times).for_each(|_| self.run_ptx())) / 1e3;
         let mut twin = || cpu_ns(times, || (0..times).for_each(|_| self.run_twin())) / 1e3;
         let [ptx, twin] = interleave(rounds, [&mut ptx, &mut twin]);
-        let name = format!("PTX of {what}");
-        table.row(&format!("{name}, µs"), "", &ptx.figure(), &format!("twin {}", twin.figure()), None);
-        let ratio: Sample = ratio(&ptx, &twin);
-        let is_met = Some(ratio.median() <= 20.0);
-        table.row(&format!("{name}: ratio to the twin"), "≤ 20", &ratio.figure(), "1", is_met);
+        let (what, is_met) = (format!("PTX of {what}"), |ratio| Some(ratio <= 20.0));
+        table.compare(&what, "µs", &ptx, ("twin", &twin), "ratio ≤ 20", is_met);
     }
 }
 
@@ -123,7 +121,7 @@ fn elements(n: usize) -> &'static mut [f32] {
 fn main() {
     let options = Options::from_command_line();
     let table = Table::new("ptx: the executor of PTX, by processor time of one thread");
-    table.report("PTX: vector instructions", warpline_ptx::vector_instructions());
+    table.note(&format!("PTX runs with {}", warpline_ptx::vector_instructions()));
     for (n, size) in [(100_000, "10^5"), (1_000_000, "10^6"), (10_000_000, "10^7")] {
         let (rounds, times) = (options.rounds(31), options.scaled(1_000_000 / n));
         let config = || launch::elements(n as u64);
@@ -167,6 +165,6 @@ fn main() {
     };
     let [empty] = interleave(options.rounds(31), [&mut || cpu_ns(times, launches) / 1e3]);
     let is_met = Some(empty.median() < 5.0);
-    table.row("PTX of an empty kernel, a launch of 32 threads, µs", "< 5", &empty.figure(), "", is_met);
-    table.report("PTX of an empty kernel: the fastest launch, µs", &short(empty.least()));
+    table.row("PTX of an empty kernel, a launch of 32 threads", "µs", &empty, "< 5", None, is_met);
+    table.report("PTX of an empty kernel: the fastest launch", "µs", empty.least());
 }

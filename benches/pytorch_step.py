@@ -1,6 +1,6 @@
 """The steps of benches/step.rs in PyTorch.
 
-Prints steps per second, or on a GPU rows for the table of benches/cuda_device.
+Prints steps per second, or on a GPU rows as benches/cuda_device prints them for scripts.
 
     pytorch_step.py STEPS LOOK THREADS [--fused]
     pytorch_step.py STEPS LOOK THREADS --cuda
@@ -12,7 +12,6 @@ momentum. Its batches of 32 are in memory from the start, and the loss is read e
 inputs of the graph.
 """
 
-import statistics
 import sys
 import time
 
@@ -90,8 +89,10 @@ def on_a_gpu():
             if round > 0:
                 rates[name].append(rate)
     for name, all in rates.items():
-        what = f"PyTorch: training steps a second, {name}, loss read every {LOOK}"
-        print(f"| {what} | | {statistics.median(all):.0f} ({min(all):.0f} to {max(all):.0f}) | | |")
+        all.sort()
+        what = f"PyTorch: training steps, {name}, loss read every {LOOK if LOOK > 1 else 'step'}"
+        figures = (f"{all[round((len(all) - 1) * share)]:.0f}" for share in (0.5, 0.1, 0.9))
+        print("row", what, "steps/s", "", "", *figures, *[""] * 7, sep="\t")
 
 
 torch.set_num_threads(THREADS)

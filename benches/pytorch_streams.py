@@ -1,4 +1,4 @@
-"""The parts of benches/cuda_device that PyTorch can do. Prints rows for the same table.
+"""The parts of benches/cuda_device that PyTorch can do. Prints rows as that bench does for scripts.
 
     pytorch_streams.py [--quick]
 
@@ -17,14 +17,12 @@ ROUNDS = 3 if QUICK else 11
 DEVICE = torch.device("cuda:0")
 
 
-def row(what, figure, spread=""):
-    print(f"| {what} | | {figure}{f' ({spread})' if spread else ''} | | |")
-
-
-def spread(samples):
+def row(name, unit, samples, form=".0f"):
+    """Prints a row with the cells that benches/rows.py names."""
     ordered = sorted(samples)
-    at = lambda share: ordered[round((len(ordered) - 1) * share)]
-    return f"{at(0.1):.3g} to {at(0.9):.3g}"
+    low, high = (ordered[round((len(ordered) - 1) * share)] for share in (0.1, 0.9))
+    figures = (f"{value:{form}}" for value in (statistics.median(samples), low, high))
+    print("row", name, unit, "", "", *figures, *[""] * 7, sep="\t")
 
 
 def per_call(times, work):
@@ -37,10 +35,6 @@ def per_call(times, work):
         samples.append((time.perf_counter_ns() - start) / times)
         torch.cuda.synchronize()
     return samples[1:]
-
-
-def tell(what, samples):
-    row(what, f"{statistics.median(samples):.0f}", spread(samples))
 
 
 def launch_and_synchronize():
@@ -59,19 +53,20 @@ def launch_and_synchronize():
             event.record(stream)
             event.synchronize()
 
-        tell("PyTorch: add_ of 32 floats and stream.synchronize, ns", per_call(times, by_stream))
-        tell("PyTorch: the same with an event, ns", per_call(times, lambda: by_event(event)))
-        tell("PyTorch: the same with an event that sleeps, ns", per_call(times, lambda: by_event(blocking)))
-        tell("PyTorch: add_ of 32 floats enqueued, ns", per_call(200, lambda: x.add_(1)))
+        add = "PyTorch: add_ of 32 floats"
+        row(f"{add} and stream.synchronize", "ns", per_call(times, by_stream))
+        row(f"{add} and an event", "ns", per_call(times, lambda: by_event(event)))
+        row(f"{add} and an event that sleeps", "ns", per_call(times, lambda: by_event(blocking)))
+        row(f"{add} enqueued", "ns", per_call(200, lambda: x.add_(1)))
     other = torch.cuda.Stream()
-    tell("PyTorch: wait_stream, ns", per_call(times, lambda: other.wait_stream(stream)))
+    row("PyTorch: wait_stream", "ns", per_call(times, lambda: other.wait_stream(stream)))
 
 
 def allocation():
     for name, count in (("4 KiB", 4 << 10), ("64 MiB", 64 << 20)):
         work = lambda: torch.empty(count, dtype=torch.uint8, device=DEVICE)
         work()
-        tell(f"PyTorch: {name} allocated and freed, cache hit, ns", per_call(500 if QUICK else 5000, work))
+        row(f"PyTorch: {name} allocated and freed, cache hit", "ns", per_call(500 if QUICK else 5000, work))
 
 
 def pipeline():
@@ -136,16 +131,14 @@ def pipeline():
         parts = timed(in_alone), timed(lambda: over_alone(work)), timed(out_alone)
         took.append(timed(lambda: all_three(work)))
         shares.append(100 * max(parts) / took[-1])
-    row(
-        f"PyTorch: {chunks} chunks of {elements * 4 >> 10} KiB in, over and out on three streams: share of the longest part alone, %",
-        f"{statistics.median(shares):.1f} ({1e3 * statistics.median(took):.3g} ms)",
-        spread(shares),
-    )
+    what = f"PyTorch: {chunks} chunks of {elements * 4 >> 10} KiB in, over and out on three streams"
+    row(f"{what}: share of the longest part alone", "%", shares, ".1f")
+    row(what, "ms", [1e3 * seconds for seconds in took], ".3g")
 
 
 if not torch.cuda.is_available():
     sys.exit("PyTorch finds no CUDA device")
-print(f"| *PyTorch {torch.__version__}, {torch.cuda.get_device_name(0)}* | | | | |")
+print("note", f"PyTorch {torch.__version__}, {torch.cuda.get_device_name(0)}", sep="\t")
 launch_and_synchronize()
 allocation()
 pipeline()

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::time::Instant;
 use support::measure::short;
 use support::random::Random;
-use support::{ONE, Options, Table, counting, null_driver, touch_one};
+use support::{Figure, ONE, Options, Table, counting, null_driver, touch_one};
 use warpline::prelude::*;
 
 #[global_allocator]
@@ -335,7 +335,6 @@ fn main() {
             rounds.sort_by(f64::total_cmp);
             costs.push((size, rounds[rounds.len() / 2]));
         }
-        let curve: Vec<String> = costs.iter().map(|&(size, ns)| format!("{size}: {}", short(ns))).collect();
         let ((_, smallest), (size, largest)) = (costs[0], costs[costs.len() - 1]);
         let (goal, met) = match shape.goal {
             Goal::Ns(most) => (format!("≤ {}", short(most)), largest <= most),
@@ -343,11 +342,14 @@ fn main() {
                 (format!("≤ {}", short(most * smallest)), largest <= most * smallest)
             }
         };
-        table.report(&format!("{}, N = …", shape.what), &curve.join(", "));
-        table.report(&format!("{}: exponent", shape.what), &format!("{:.2}", exponent(&costs)));
-        table.row(&format!("{}, N = {size}", shape.what), &goal, &short(largest), "", Some(met));
-        let text = format!("{} held, {} after all was awaited", bytes.0, bytes.1);
-        table.report(&format!("{}, N = {size}: bytes", shape.what), &text);
+        for &(size, ns) in &costs[..costs.len() - 1] {
+            table.report(&format!("{}, N = {size}", shape.what), "ns", ns);
+        }
+        let what = format!("{}, N = {size}", shape.what);
+        table.row(&what, "ns", largest, &goal, None, Some(met));
+        table.report(&format!("{}: exponent", shape.what), "", exponent(&costs));
+        table.report(&format!("{what}: memory held"), "B", Figure::count(bytes.0));
+        table.report(&format!("{what}: memory after all was awaited"), "B", Figure::count(bytes.1));
         curves.push((shape.what, costs));
     }
     if let Ok(path) = std::env::var("WARPLINE_BENCH_SVG") {

@@ -6,9 +6,8 @@
 mod support;
 
 use std::time::Instant;
-use support::measure::short;
 use support::process::{resident_kib, threads};
-use support::{ONE, Options, Table, counting, touch_three};
+use support::{Figure, ONE, Options, Table, counting, touch_three};
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -30,16 +29,16 @@ fn main() {
         let (resident, live) = (resident_kib(), counting::live_bytes() / 1024);
         let memory = device.memory_stats();
         let books = device.bookkeeping();
-        for (what, figure) in [
-            ("resident KiB", resident.to_string()),
-            ("heap KiB", live.to_string()),
-            ("threads", threads().to_string()),
-            ("clock entries", books.clock_entries.to_string()),
-            ("memory blocks", books.memory_blocks.to_string()),
-            ("watched timelines", books.watched_timelines.to_string()),
-            ("device memory in use, KiB", (memory.allocated_bytes / 1024).to_string()),
+        for (what, unit, figure) in [
+            ("resident memory", "KiB", Figure::count(resident)),
+            ("heap", "KiB", Figure::count(live)),
+            ("threads", "", Figure::count(threads())),
+            ("clock entries", "", Figure::count(books.clock_entries)),
+            ("memory blocks", "", Figure::count(books.memory_blocks)),
+            ("watched timelines", "", Figure::count(books.watched_timelines)),
+            ("device memory in use", "KiB", Figure::count(memory.allocated_bytes / 1024)),
         ] {
-            table.report(&format!("{name}: {what}"), &figure);
+            table.report(&format!("soak, {name}: {what}"), unit, figure);
         }
         (resident, books, a.bookkeeping())
     };
@@ -75,28 +74,25 @@ fn main() {
     let growth = resident as f64 - early_resident as f64;
     table.row(
         &format!(
-            "{} ops over {leases} leases: growth of resident memory after the first tenth, KiB",
+            "soak, {} ops over {leases} leases: growth of resident memory after the first tenth",
             leases * ops
         ),
-        "flat (less than 2048)",
-        &short(growth),
-        &format!("{early_resident} then"),
+        "KiB",
+        growth,
+        "< 2048",
+        None,
         Some(growth < 2048.0),
     );
     table.row(
-        "the most records of one weight",
-        &format!("≤ {} (twice the live streams, and what was written)", 2 * POOL + 4),
-        &most.0.to_string(),
+        "soak: the most records of one weight",
         "",
+        Figure::count(most.0),
+        &format!("≤ {} (twice the live streams, and what was written)", 2 * POOL + 4),
+        None,
         Some(most.0 <= 2 * POOL + 4),
     );
-    table.row(
-        "stream slots ever used",
-        &format!("≤ {}", POOL + 2),
-        &most.1.to_string(),
-        "",
-        Some(most.1 <= POOL + 2),
-    );
-    table.report("live streams at the end", &books.live_streams.to_string());
-    table.report("ns an op, with everything", &short(took.as_nanos() as f64 / (leases * ops) as f64));
+    let (slots, goal) = (Figure::count(most.1), format!("≤ {}", POOL + 2));
+    table.row("soak: stream slots ever used", "", slots, &goal, None, Some(most.1 <= POOL + 2));
+    table.report("soak, at the end: live streams", "", Figure::count(books.live_streams));
+    table.report("soak: an op, with everything", "ns", took.as_nanos() as f64 / (leases * ops) as f64);
 }

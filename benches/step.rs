@@ -9,7 +9,7 @@
 mod support;
 
 use support::perceptron::Perceptron;
-use support::{Options, Table, instructions, interleave, measure::short};
+use support::{Options, Table, instructions, interleave};
 use warpline::Result;
 use warpline::prelude::*;
 
@@ -47,17 +47,17 @@ fn main() -> Result<()> {
     let by_graph = Perceptron::new(&stream, true)?;
     let table = Table::new("step: a 64-128-10 perceptron, batches of 32 (steps a second)");
     let steps = options.scaled(10_000) / 100 * 100;
-    for (name, look) in
-        [("steps a second, loss read every 100", 100), ("steps a second, loss read every step", 1)]
-    {
+    for (name, look) in [("loss read every 100", 100), ("loss read every step", 1)] {
         let rate = |model: &Perceptron| model.rate(steps, look).expect("it runs");
         let [rates, graphs] =
             interleave(options.rounds(9), [&mut || rate(&op_by_op), &mut || rate(&by_graph)]);
-        table.compare(&format!("{name}, by a graph"), &graphs, ("op by op", &rates), "", |_| None);
+        let what = format!("training steps by a graph, {name}");
+        table.compare(&what, "steps/s", &graphs, ("op by op", &rates), "", |_| None);
     }
-    for (name, what) in [("step", "a step"), ("graph", "a step by a graph")] {
+    for (name, how) in [("step", "op by op"), ("graph", "by a graph")] {
         if let Some(counted) = instructions::count_between(name, 100, 400) {
-            table.report(&format!("{what}, instructions of both sides"), &short(counted.total));
+            let what = format!("a training step {how}: instructions of both sides");
+            table.report(&what, "", counted.total);
         }
     }
     Ok(())

@@ -9,10 +9,9 @@
 mod support;
 
 use std::time::Instant;
-use support::measure::short;
 use support::process::threads;
 use support::random::Random;
-use support::{ONE, Options, Sample, Table, counting, touch_one};
+use support::{Figure, ONE, Options, Sample, Table, counting, touch_one};
 use warpline::prelude::*;
 
 #[global_allocator]
@@ -88,7 +87,7 @@ fn main() {
     let used = (counting::live_bytes() - before) as f64 / many as f64;
     drop((idle, device, runtime));
     for (name, bytes) in [("that was never used", never_used), ("after ten ops", used)] {
-        table.row(&format!("bytes an idle stream {name}"), "< 2048", &short(bytes), "", Some(bytes < 2048.0));
+        table.row(&format!("an idle stream {name}"), "B", bytes, "< 2048", None, Some(bytes < 2048.0));
     }
 
     let mut random = Random(7);
@@ -113,18 +112,15 @@ fn main() {
             few.0.push(took[1]);
         }
     }
-    table.compare(
-        &format!("{ops} ops on {many} streams, an edge on 2 %"),
-        &crowd,
-        ("on 8 streams", &few),
-        "≤ 2",
-        |ratio| Some(ratio <= 2.0),
-    );
+    let what = format!("{ops} ops on {many} streams, an edge on 2 %");
+    let rival = ("on 8 streams", &few);
+    table.compare(&what, "ns an op", &crowd, rival, "ratio ≤ 2", |ratio| Some(ratio <= 2.0));
     table.row(
-        "the most threads of the process meanwhile",
-        &format!("≤ {} (cores + 2)", cores + 2),
-        &most_threads.to_string(),
+        &format!("{what}: the most threads of the process"),
         "",
+        Figure::count(most_threads),
+        &format!("≤ {} (cores + 2)", cores + 2),
+        None,
         Some(most_threads <= cores + 2),
     );
 
@@ -134,40 +130,27 @@ fn main() {
     let mut left_bytes = 0;
     for (count, ops) in [(8, 200_000), (100, 200_000), (1_000, 100_000), (many, 200_000)] {
         let ops = options.scaled(ops);
-        let curve: Vec<String> = [0, 10, 20, 50, 100, 200, 500, 1000]
-            .into_iter()
-            .map(|per_mille| {
-                let before = counting::live_bytes();
-                let (_runtime, device) = support::cpu();
-                let set = Set::new(&device, count);
-                let (ns, _) = set.run(&device, ops, per_mille, &mut random);
-                if (count, per_mille) == (many, 1000) {
-                    most_bytes = counting::live_bytes() - before;
-                    // A stream drops its clock when it is awaited after all that it waited for was
-                    // observed.
-                    device.synchronize().blocking_wait().expect("it runs");
-                    left_bytes = counting::live_bytes() - before;
-                }
-                if let (1_000, Some(&(_, goal))) =
-                    (count, GOALS.iter().find(|(percent, _)| percent * 10 == per_mille))
-                {
-                    let what = format!("1000 streams, an edge on {} %", per_mille / 10);
-                    table.row(&what, &format!("≤ {goal}"), &short(ns), "", Some(ns <= f64::from(goal)));
-                }
-                format!("{} %: {}", per_mille as f64 / 10.0, short(ns))
-            })
-            .collect();
-        table.report(&format!("{count} streams, {ops} ops, edge on …"), &curve.join(", "));
+        for percent in [0, 1, 2, 5, 10, 20, 50, 100] {
+            let before = counting::live_bytes();
+            let (_runtime, device) = support::cpu();
+            let set = Set::new(&device, count);
+            let (ns, _) = set.run(&device, ops, percent * 10, &mut random);
+            if (count, percent) == (many, 100) {
+                most_bytes = counting::live_bytes() - before;
+                // A stream drops its clock when it is awaited after all that it waited for was
+                // observed.
+                device.synchronize().blocking_wait().expect("it runs");
+                left_bytes = counting::live_bytes() - before;
+            }
+            let goal = GOALS.iter().find(|goal| count == 1_000 && goal.0 == percent).map(|goal| goal.1);
+            let text = goal.map_or(String::new(), |goal| format!("≤ {goal}"));
+            let met = goal.map(|goal| ns <= f64::from(goal));
+            let what = format!("{count} streams, {ops} ops, an edge on {percent} %");
+            table.row(&what, "ns an op", ns, &text, None, met);
+        }
     }
-    table.row(
-        &format!("bytes of {many} streams with an edge on each op"),
-        "≤ 1 GiB",
-        &format!("{:.0} MiB", most_bytes as f64 / f64::from(1 << 20)),
-        "",
-        Some(most_bytes <= 1 << 30),
-    );
-    table.report(
-        &format!("bytes of {many} streams after all was awaited"),
-        &format!("{:.0} MiB", left_bytes as f64 / f64::from(1 << 20)),
-    );
+    let mib = |bytes: u64| Figure::count(format!("{:.0}", bytes as f64 / f64::from(1 << 20)));
+    let what = format!("{many} streams with an edge on each op: memory");
+    table.row(&what, "MiB", mib(most_bytes), "≤ 1024", None, Some(most_bytes <= 1 << 30));
+    table.report(&format!("{what} after all was awaited"), "MiB", mib(left_bytes));
 }

@@ -5,8 +5,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
-use support::measure::short;
-use support::{ONE, Options, Table, instructions, interleave, ns, null_driver, touch_none};
+use support::{Figure, ONE, Options, Table, instructions, interleave, ns, null_driver, touch_none};
 
 fn main() {
     let options = Options::from_command_line();
@@ -34,17 +33,13 @@ fn main() {
     let made = made() - before;
     for (name, sample) in [("asked for before", &same), ("implied by an edge through a third stream", &other)]
     {
-        table.row(
-            &format!("wait_stream, {name}"),
-            "≤ 40",
-            &sample.figure(),
-            "",
-            Some(sample.median() <= 40.0),
-        );
+        let met = Some(sample.median() <= 40.0);
+        table.row(&format!("wait_stream, {name}"), "ns", sample, "≤ 40", None, met);
     }
-    table.row("wait_stream, implied already: driver calls", "0", &made.to_string(), "", Some(made == 0));
+    let what = "wait_stream, implied already: driver calls";
+    table.row(what, "", Figure::count(made), "0", None, Some(made == 0));
     if let Some(counted) = instructions::count("again") {
-        table.report("wait_stream, asked for before, instructions", &short(counted.total));
+        table.report("wait_stream, asked for before: instructions", "", counted.total);
     }
     let each = options.scaled(20_000);
     let [new] = interleave(
@@ -58,5 +53,5 @@ fn main() {
             })
         }],
     );
-    table.report("an op and a wait for it that is a driver call, together", &short(new.median()));
+    table.report("an op and a wait for it that is a driver call, together", "ns", &new);
 }

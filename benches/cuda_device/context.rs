@@ -54,6 +54,6 @@ pub(crate) fn set_and_restored(bench: &Bench) {
         }
     }
     for (sample, (what, ..)) in samples.iter().zip(each) {
-        bench.table.row(&format!("{what}, ns"), "", &sample.figure(), "", None);
+        bench.table.report(what, "ns", sample);
     }
 }

@@ -1,7 +1,6 @@
 //! Copies, the overlap of copies with kernels, and allocation.
 
 use crate::support::gpu_kernels::add_one;
-use crate::support::measure::short;
 use crate::support::{Sample, interleave, ns};
 use crate::{Bench, open};
 use futures::executor::block_on;
@@ -47,11 +46,12 @@ pub(crate) fn bandwidth(bench: &Bench) {
             ],
         );
         bench.table.compare(
-            &format!("host to device from page-locked memory, {mib} MiB, awaited each, GB/s"),
+            &format!("host to device from page-locked memory, {mib} MiB, awaited each"),
+            "GB/s",
             &ours,
             ("by the driver's calls", &by_hand),
-            if mib >= 64 { "≥ 0.97" } else { "" },
-            |ratio| if mib >= 64 { bench.verdict(ratio >= 0.97) } else { None },
+            "ratio ≥ 0.97",
+            |ratio| bench.verdict(ratio >= 0.97),
         );
     }
 }
@@ -153,18 +153,19 @@ pub(crate) fn pipeline(bench: &Bench) {
         share.0.push(100.0 * parts.iter().copied().fold(0.0, f64::max) / all);
         took.0.push(1e3 * all);
     }
-    let [copy_in, compute, copy_out] = parts.map(|seconds| short(1e3 * seconds));
+    let [copy_in, compute, copy_out] = parts.map(|seconds| 1e3 * seconds);
     let what = format!("{chunks} chunks of {} KiB in, over and out on three streams", (len * 4) >> 10);
     bench.table.row(
-        &format!("{what}: share of the longest part alone, %"),
+        &format!("{what}: share of the longest part alone"),
+        "%",
+        &share,
         "≥ 95",
-        &share.figure(),
-        "",
+        None,
         bench.verdict(share.median() >= 95.0),
     );
-    bench.table.report(&format!("{what}, ms"), &took.figure());
+    bench.table.report(&what, "ms", &took);
     for (part, alone) in [("in", copy_in), ("kernels", compute), ("out", copy_out)] {
-        bench.table.report(&format!("{what}: {part} alone, ms"), &alone);
+        bench.table.report(&format!("{what}: {part} alone"), "ms", alone);
     }
 }
 
@@ -193,7 +194,8 @@ pub(crate) fn alloc(bench: &Bench) {
             ],
         );
         bench.table.compare(
-            &format!("{name} allocated and freed, cache hit, ns"),
+            &format!("{name} allocated and freed, cache hit"),
+            "ns",
             &ours,
             ("cuMemAllocAsync and cuMemFreeAsync", &by_hand),
             "",

@@ -18,9 +18,10 @@ pub(crate) fn training(bench: &Bench) {
             interleave(bench.options.rounds(9), [&mut || rate(&by_graph), &mut || rate(&op_by_op)]);
         bench.table.compare(
             &format!(
-                "training steps a second by a graph, 64-128-10, batch 32, products by {}, loss read {often}",
+                "training steps by a graph, 64-128-10, batch 32, products by {}, loss read {often}",
                 products_by()
             ),
+            "steps/s",
             &graphs,
             ("op by op", &eager),
             "",

@@ -3,8 +3,9 @@
 
 use crate::Bench;
 use crate::open;
-use crate::support::ONE;
 use crate::support::gpu_kernels::busy;
+use crate::support::software::argument;
+use crate::support::{Figure, ONE};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
@@ -19,7 +20,8 @@ const WATCHDOG_SECONDS: u32 = 20;
 /// The ways in which a child ends.
 const WAYS: [&str; 3] = ["returns", "exits", "exits-elsewhere"];
 
-/// Runs 250 children and reports abnormal exits. The GPU kit runs this part four times.
+/// Runs 250 children and reports abnormal exits. The GPU kit runs this part four times and numbers
+/// the runs by `--run`.
 pub(crate) fn with_a_live_reactor(bench: &Bench) {
     let ends = bench.options.scaled(250);
     let (next, bad) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -41,14 +43,12 @@ pub(crate) fn with_a_live_reactor(bench: &Bench) {
         }
     });
     let bad = bad.into_inner().expect("no panic");
-    let first = bad.first().map_or(String::new(), |first| format!(", the first: {first}"));
-    bench.table.row(
-        "processes that end while work is awaited: abnormal exits",
-        "0",
-        &format!("{} of {ends}{first}", bad.len()),
-        "",
-        Some(bad.is_empty()),
-    );
+    let run = argument("--run").map_or(String::new(), |run| format!(", run {run}"));
+    let what = format!("{ends} processes that end while work is awaited{run}: abnormal exits");
+    bench.table.row(&what, "", Figure::count(bad.len()), "0", None, Some(bad.is_empty()));
+    if let Some(first) = bad.first() {
+        bench.table.note(&format!("the first abnormal exit: {first}"));
+    }
     if !bad.is_empty() {
         std::process::exit(1);
     }

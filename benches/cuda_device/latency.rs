@@ -2,7 +2,6 @@
 
 use crate::support::by_hand::Word;
 use crate::support::gpu_kernels::{BUSY, NOTHING, busy, busy_then_tell, nothing};
-use crate::support::measure::short;
 use crate::support::process::Usage;
 use crate::support::{ONE, Sample, interleave, ns};
 use crate::{Bench, WAKE_UPS, open, open_with};
@@ -12,10 +11,13 @@ use std::time::{Duration, Instant};
 use warpline::WakeUp;
 use warpline::prelude::*;
 
+/// How many nanoseconds longer than the rival an await may take, for each of `WAKE_UPS`.
+const MOST_MORE_NS: [u32; 2] = [1_000, 10_000];
+
 /// Measures an empty kernel, launched and awaited, against a launch and `cuStreamSynchronize`.
 pub(crate) fn launch_and_await(bench: &Bench) {
     let times = bench.options.scaled(2_000);
-    for (wake_up, name) in WAKE_UPS {
+    for (at, (wake_up, name)) in WAKE_UPS.into_iter().enumerate() {
         let (_runtime, device, raw) = open(wake_up);
         let stream = device.new_stream().expect("a stream");
         stream.launch(nothing(), ONE).blocking_wait().expect("it runs");
@@ -40,20 +42,15 @@ pub(crate) fn launch_and_await(bench: &Bench) {
                 },
             ],
         );
-        bench.table.compare(
-            &format!("empty kernel launched and awaited, {name}, ns"),
-            &ours,
-            ("launch and cuStreamSynchronize", &by_hand),
-            "",
-            |_| None,
-        );
-        bench.table.row(
-            &format!("the same, CPU time, {name}, ns"),
-            "",
-            &short(cpu[0].median()),
-            &short(cpu[1].median()),
-            None,
-        );
+        let what = format!("empty kernel launched and awaited, {name}");
+        let rival = "launch and cuStreamSynchronize";
+        let most = by_hand.median() + f64::from(MOST_MORE_NS[at]);
+        let goal = format!("≤ {} more than the rival", MOST_MORE_NS[at]);
+        let met = |_| bench.verdict(ours.median() <= most);
+        bench.table.compare(&what, "ns", &ours, (rival, &by_hand), &goal, met);
+        let [ours, theirs] = &cpu;
+        let (what, rival) = (format!("{what}: CPU time"), (rival, theirs.into()));
+        bench.table.row(&what, "ns", ours, "", Some(rival), None);
     }
 }
 
@@ -73,7 +70,7 @@ pub(crate) fn kernel_end_to_wake(bench: &Bench) {
                 let call = busy_then_tell(20_000, told.device, told.host_address(), value);
                 block_on(stream.launch(call, ONE)).expect("it runs");
             });
-            tell(bench, &format!("kernel end to wake, {by}, {name}, µs"), &late);
+            tell(bench, &format!("kernel end to wake, {by}, {name}"), &late);
         }
     }
     let (_runtime, device, raw) = open(WakeUp::Balanced);
@@ -96,14 +93,14 @@ pub(crate) fn kernel_end_to_wake(bench: &Bench) {
             std::thread::park();
         }
     });
-    tell(bench, "kernel end to wake, host function that unparks, µs", &late);
+    tell(bench, "kernel end to wake, host function that unparks", &late);
     let theirs = raw.stream();
     let late = late_by(times, told, |value| {
         let mut params = [20_000, told.device, told.host_address(), value];
         theirs.launch(raw_tell(raw), &mut params);
         theirs.synchronize();
     });
-    tell(bench, "kernel end to return of cuStreamSynchronize, µs", &late);
+    tell(bench, "kernel end to return of cuStreamSynchronize", &late);
 }
 
 fn raw_tell(raw: crate::support::by_hand::Raw) -> crate::support::by_hand::RawKernel {
@@ -153,8 +150,8 @@ fn late_by(times: u64, told: Word, mut wait: impl FnMut(u64)) -> Sample {
 }
 
 fn tell(bench: &Bench, what: &str, late: &Sample) {
-    bench.table.report(what, &late.figure());
-    bench.table.report(&format!("{what}, p99"), &short(late.quantile(0.99)));
+    bench.table.report(what, "µs", late);
+    bench.table.report(&format!("{what}: p99"), "µs", late.quantile(0.99));
 }
 
 /// Measures the CPU time used while a long kernel is awaited.
@@ -184,12 +181,11 @@ pub(crate) fn a_long_kernel(bench: &Bench) {
             theirs.launch(kernel, &mut [ns]);
             theirs.synchronize();
         });
-        bench.table.row(
-            &format!("CPU share of the process while a {} ms kernel is awaited, {name}, %", time.as_millis()),
-            "balanced < 2",
-            &ours.figure(),
-            &format!("{} cuStreamSynchronize", short(by_hand.median())),
-            if wake_up == WakeUp::Balanced { bench.verdict(ours.median() < 2.0) } else { None },
-        );
+        let what =
+            format!("CPU share of the process while a {} ms kernel is awaited, {name}", time.as_millis());
+        let rival = ("cuStreamSynchronize", (&by_hand).into());
+        let is_judged = wake_up == WakeUp::Balanced;
+        let met = if is_judged { bench.verdict(ours.median() < 2.0) } else { None };
+        bench.table.row(&what, "%", &ours, if is_judged { "< 2" } else { "" }, Some(rival), met);
     }
 }

@@ -118,7 +118,7 @@ fn main() {
     let table = Table::new(&format!("cuda_device: {}, {words}", properties.name));
     let bench = Bench { options, table, on_gpu };
     if !on_gpu {
-        println!("| *on the software CUDA driver: these figures say only that the bench runs* | | | | | | |");
+        bench.table.note("on the software CUDA driver: these figures say only that the bench runs");
     }
     for (name, run) in PARTS {
         if !some || asked(name) {

@@ -36,8 +36,8 @@ pub(crate) fn enqueue(bench: &Bench) {
                 }
             }));
         }
-        let what = format!("enqueuing a word's write, {threads} threads, ns");
-        bench.table.compare(&what, &words, ("recording an event", &events), "", |_| None);
+        let what = format!("enqueuing a word's write, {threads} threads");
+        bench.table.compare(&what, "ns", &words, ("recording an event", &events), "", |_| None);
     }
 }
 
@@ -111,13 +111,8 @@ pub(crate) fn gap(bench: &Bench) {
         }
     }
     for (sample, (name, _)) in samples.iter().zip(betweens) {
-        bench.table.row(
-            &format!("from one kernel to the next with {name} between, ns of the device's clock"),
-            "",
-            &sample.figure(),
-            "",
-            None,
-        );
+        let what = format!("from one kernel to the next with {name} between, by the device's clock");
+        bench.table.report(&what, "ns", sample);
     }
 }
 

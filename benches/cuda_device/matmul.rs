@@ -85,15 +85,15 @@ fn compare(
         };
         micros(device_ns(stream, enqueue))
     };
-    let what = || format!("{name}, {m} × {n} × {k}, by {}, µs", products_by());
+    let what = || format!("{name}, {m} × {n} × {k}, by {}", products_by());
     let rounds = bench.options.rounds(11);
     let Some(cublas) = cublas else {
         let [ours] = interleave(rounds, [&mut || ours()]);
-        return bench.table.row(&what(), "", &ours.figure(), "no cuBLAS here", None);
+        return bench.table.report(&what(), "µs", &ours);
     };
     let [ours, theirs] = interleave(rounds, [&mut || ours(), &mut || direct(cublas)]);
     // With cuBLAS on both sides the times should be equal except for noise.
-    let (goal, most) = if by_cublas() { ("≤ 1.05", 1.05) } else { ("≤ 3", 3.0) };
+    let (goal, most) = if by_cublas() { ("ratio ≤ 1.05", 1.05) } else { ("ratio ≤ 3", 3.0) };
     let rival = ("cuBLAS by a direct call", &theirs);
-    bench.table.compare(&what(), &ours, rival, goal, |ratio| bench.verdict(ratio <= most));
+    bench.table.compare(&what(), "µs", &ours, rival, goal, |ratio| bench.verdict(ratio <= most));
 }

@@ -43,7 +43,8 @@ pub(crate) fn both_ways(bench: &Bench) {
             ("device to a new Vec", to_host, to_host_by_hand),
         ] {
             bench.table.compare(
-                &format!("{way}, pageable, {mib} MiB, awaited each, GB/s"),
+                &format!("{way}, pageable, {mib} MiB, awaited each"),
+                "GB/s",
                 &ours,
                 ("by the driver's calls", &by_hand),
                 "",

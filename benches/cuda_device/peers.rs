@@ -10,8 +10,7 @@ use warpline::prelude::*;
 pub(crate) fn copies(bench: &Bench) {
     let (runtime, device, raw) = open(WakeUp::Balanced);
     let Ok(other) = runtime.device(DeviceId::Cuda(1)) else {
-        bench.table.row("copies between two GPUs", "", "not here", "there is one GPU", None);
-        return;
+        return bench.table.note("copies between two GPUs: not measured, because there is one GPU");
     };
     let (stream, there) = (device.new_stream().expect("a stream"), other.new_stream().expect("a stream"));
     let their_raw = raw.of_device(1);
@@ -47,7 +46,8 @@ pub(crate) fn copies(bench: &Bench) {
             ],
         );
         bench.table.compare(
-            &format!("the first GPU to the second, {mib} MiB, awaited each, GB/s"),
+            &format!("the first GPU to the second, {mib} MiB, awaited each"),
+            "GB/s",
             &ours,
             ("by the driver's calls", &by_hand),
             "",

@@ -5,6 +5,7 @@
 //! Driver API promises a fence before the write. The bench looks for a byte of the previous round,
 //! read by a host thread that has already read the word of this round.
 
+use crate::support::Figure;
 use crate::support::by_hand::Raw;
 use crate::{Bench, open};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,15 +37,14 @@ pub(crate) fn words_behind_copies(bench: &Bench) {
             let [rounds, stale, first] =
                 [&seen.rounds, &seen.stale, &seen.first].map(|count| count.load(Ordering::Relaxed));
             (all_rounds, all_stale) = (all_rounds + rounds, all_stale + stale);
-            let first =
-                if stale > 0 { format!(", the first in round {first} of its thread") } else { String::new() };
-            bench.table.row(
-                &format!("copies of {size} to the host beside {with}: stale behind the word"),
-                "0",
-                &format!("{stale} of {rounds} rounds{first}"),
-                "",
-                bench.verdict(stale == 0),
-            );
+            let what = format!("copies of {size} to the host beside {with}: stale behind the word");
+            let met = bench.verdict(stale == 0);
+            bench.table.row(&what, "rounds", Figure::count(stale), "0", None, met);
+            let compared = format!("copies of {size} to the host beside {with}: rounds compared");
+            bench.table.report(&compared, "rounds", Figure::count(rounds));
+            if stale > 0 {
+                bench.table.note(&format!("{what}: first in round {first} of its thread"));
+            }
         }
     }
     println!("key: {all_stale} of {all_rounds} rounds were stale");

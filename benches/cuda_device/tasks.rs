@@ -63,17 +63,9 @@ pub(crate) fn a_thousand(bench: &Bench) {
             their_cpu.0.push(Usage::now().since(&before).cpu.as_nanos() as f64 / total);
         }
         let rival = format!("{STREAMS} threads that synchronize");
-        bench.table.compare(
-            &format!(
-                "{TASKS} tasks on {STREAMS} streams, kernels of {} µs, {name}, awaits a second",
-                KERNEL_NS / 1000
-            ),
-            &ours,
-            (&rival, &by_hand),
-            "",
-            |_| None,
-        );
-        let what = format!("CPU time an await, {name}, ns");
-        bench.table.compare(&what, &cpu, (&rival, &their_cpu), "", |_| None);
+        let what = format!("{TASKS} tasks on {STREAMS} streams, kernels of {} µs, {name}", KERNEL_NS / 1000);
+        bench.table.compare(&what, "awaits/s", &ours, (&rival, &by_hand), "", |_| None);
+        let what = format!("{what}: CPU time an await");
+        bench.table.compare(&what, "ns", &cpu, (&rival, &their_cpu), "", |_| None);
     }
 }

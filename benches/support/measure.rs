@@ -50,12 +50,6 @@ impl Sample {
     pub fn least(&self) -> f64 {
         self.quantile(0.0)
     }
-
-    /// Formats the median, and the tenth and the ninetieth percentile.
-    pub fn figure(&self) -> String {
-        let [low, high] = [0.1, 0.9].map(|at| short(self.quantile(at)));
-        format!("{} ({low} to {high})", short(self.median()))
-    }
 }
 
 /// Runs the contestants alternately, `rounds` times, after one round that does not count. The order
@@ -116,50 +110,121 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The rows of one bench, printed as a Markdown table.
-pub struct Table {
-    quiet: bool,
+/// The cells of one figure: the number, and its tenth and ninetieth percentile if it has them.
+#[derive(Clone, Debug, Default)]
+pub struct Figure([String; 3]);
+
+impl Figure {
+    /// Returns the figure of something that is counted once.
+    pub fn count(number: impl std::fmt::Display) -> Self {
+        Figure([number.to_string(), String::new(), String::new()])
+    }
 }
 
+impl From<f64> for Figure {
+    fn from(value: f64) -> Self {
+        Figure::count(short(value))
+    }
+}
+
+impl From<&Sample> for Figure {
+    fn from(sample: &Sample) -> Self {
+        Figure([0.5, 0.1, 0.9].map(|at| short(sample.quantile(at))))
+    }
+}
+
+impl std::fmt::Display for Figure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Figure([number, low, high]) = self;
+        if low.is_empty() { f.write_str(number) } else { write!(f, "{number} ({low} to {high})") }
+    }
+}
+
+/// The rows of one bench, printed as a Markdown table.
+///
+/// If the variable `WARPLINE_BENCH_ROWS` is set, a row is instead printed as the word `row` and the
+/// cells that `benches/rows.py` names, separated by tabs, and a note as the word `note` and a text.
+/// Scripts collect these lines in `benches/results/`.
+///
+/// The name of a row contains no figure, and no other row of any bench has it, because
+/// `benches/compare` finds the rows of two runs by their names.
+pub struct Table {
+    as_rows: bool,
+}
+
+/// A figure of a rival, and its name.
+pub type Rival<'a> = (&'a str, Figure);
+
 impl Table {
-    /// Prints the head of the table, unless a script runs all benches and prints one head for them.
+    /// Prints the head of the table, unless the rows are for a script.
     pub fn new(title: &str) -> Self {
-        let quiet = std::env::var_os("WARPLINE_BENCH_ROWS").is_some();
-        if !quiet {
+        let as_rows = std::env::var_os("WARPLINE_BENCH_ROWS").is_some();
+        if !as_rows {
             println!("\n{title}\n\n{HEAD}");
         }
-        Table { quiet }
+        Table { as_rows }
     }
 
-    /// Prints one row. Each of the cells `figure` and `rival` holds one figure, with its spread if
-    /// it has one.
-    pub fn row(&self, what: &str, goal: &str, figure: &str, rival: &str, met: Option<bool>) {
-        let met = match met {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "",
-        };
-        println!("| {what} | {goal} | {figure} | {rival} | {met} |");
+    /// Prints a figure that has a goal or a rival.
+    pub fn row(
+        &self,
+        name: &str,
+        unit: &str,
+        figure: impl Into<Figure>,
+        goal: &str,
+        rival: Option<Rival<'_>>,
+        met: Option<bool>,
+    ) {
+        self.print(name, unit, goal, met, figure.into(), rival.unwrap_or_default(), Figure::default());
     }
 
-    /// Prints a row for the figures of both sides, and one for their ratio, which has the goal.
+    /// Prints the figures of both sides and the ratio of each round. `met` gets the median ratio.
     pub fn compare(
         &self,
-        what: &str,
+        name: &str,
+        unit: &str,
         ours: &Sample,
-        (name, rival): (&str, &Sample),
+        (rival, theirs): (&str, &Sample),
         goal: &str,
         met: impl FnOnce(f64) -> Option<bool>,
     ) {
-        let ratio = ratio(ours, rival);
-        self.row(what, "", &ours.figure(), &format!("{name} {}", rival.figure()), None);
-        self.row(&format!("{what}: ratio to the rival"), goal, &ratio.figure(), "1", met(ratio.median()));
+        let ratio = ratio(ours, theirs);
+        let met = met(ratio.median());
+        self.print(name, unit, goal, met, ours.into(), (rival, theirs.into()), (&ratio).into());
     }
 
     /// Prints a figure without rival or goal.
-    pub fn report(&self, what: &str, figure: &str) {
-        self.row(what, "", figure, "", None);
+    pub fn report(&self, name: &str, unit: &str, figure: impl Into<Figure>) {
+        self.row(name, unit, figure, "", None, None);
+    }
+
+    /// Prints a text that belongs to the rows and is no figure.
+    pub fn note(&self, text: &str) {
+        println!("{}{text}", if self.as_rows { "note\t" } else { "\n" });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the cells of a row")]
+    fn print(
+        &self,
+        name: &str,
+        unit: &str,
+        goal: &str,
+        met: Option<bool>,
+        figure: Figure,
+        (rival, theirs): Rival<'_>,
+        ratio: Figure,
+    ) {
+        let met = met.map_or("", |met| if met { "yes" } else { "NO" });
+        if self.as_rows {
+            let [figure, theirs, ratio] = [figure, theirs, ratio].map(|cells| cells.0.join("\t"));
+            println!("row\t{name}\t{unit}\t{goal}\t{met}\t{figure}\t{rival}\t{theirs}\t{ratio}");
+        } else {
+            let unit = if unit.is_empty() { String::new() } else { format!(", {unit}") };
+            println!("| {name}{unit} | {goal} | {figure} | {rival} | {theirs} | {ratio} | {met} |");
+        }
     }
 }
 
-pub const HEAD: &str = "| what | goal | median (p10 to p90) | rival | met |\n|---|---|---|---|---|";
+const HEAD: &str = "\
+| what | goal | median (p10 to p90) | rival | the rival's | ratio | met |
+|---|---|---|---|---|---|---|";

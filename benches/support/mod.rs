@@ -14,7 +14,7 @@ pub mod random;
 pub mod software;
 pub mod two_threads;
 
-pub use measure::{Options, Sample, Table, interleave, ns, ratio};
+pub use measure::{Figure, Options, Sample, Table, interleave, ns, ratio};
 pub use two_threads::TwoThreads;
 
 use warpline::kernel::LaunchConfig;

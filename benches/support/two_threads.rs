@@ -5,7 +5,7 @@
 //! a shared machine one core may be half as fast as its neighbour. Both run until the time is up,
 //! and the comparison is between the work that they did.
 
-use super::measure::{cpu_time, short};
+use super::measure::cpu_time;
 use super::{Sample, Table};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -77,19 +77,13 @@ impl TwoThreads {
     }
 
     pub fn print(&self, table: &Table, what: &str, reach: f64) {
-        let one = format!("one thread {}", self.one.figure());
-        table.row(&format!("{what}, ns an op"), "", &self.two.figure(), &one, None);
+        table.row(what, "ns an op", &self.two, "", Some(("one thread", (&self.one).into())), None);
         let (goal, met) = (format!("≥ {reach}"), self.gain.median() >= reach);
-        table.row(
-            &format!("{what}, ops of both in the time of one"),
-            &goal,
-            &self.gain.figure(),
-            "1",
-            Some(met),
-        );
+        let what = format!("{what}: ops of both in the time of one");
+        table.row(&what, "", &self.gain, &goal, None, Some(met));
         // With other load on the cores, this gain shows how far the threads slow each other down
         // while both run.
-        table.report("the same, by processor time", &self.gain_by_cpu.figure());
+        table.report(&format!("{what}, by processor time"), "", &self.gain_by_cpu);
     }
 }
 
