@@ -127,7 +127,9 @@ LONG = [
     Step("numba", "ci/numba", ["ci/numba", "ci/numba-expected", "ci/numba-tests.py", "runtime/ptx/src", "tests/softcuda"]),
     Step("sanitize", "ci/sanitize", ["ci/sanitize", *LIBRARY, "tests"]),
     Step("copied", "ci/copied", [*LIBRARY, "README.md", "ci/copied", "docs/from-pytorch.md", "docs/guide", "examples"]),
-    Step("benches", "ci/benches-run", [*LIBRARY, "benches", "ci/benches-run"]),
+    # A tenth of the work gives no figures.
+    Step("benches", "benches/run --quick >/dev/null", [*LIBRARY, "benches"]),
     Step("gpu kit", "ci/gpu-kit-rehearsal", ["benches/cuda_device", "ci/gpu-kit", "ci/gpu-kit-rehearsal", "ci/gpu-kit-run", *SOFTWARE_DRIVER]),
+    Step("shell scripts", "ci/shellcheck", ["benches", "ci"]),
     Step("package", "ci/package", [*LIBRARY, "README.md", "ci/package"]),
 ]
