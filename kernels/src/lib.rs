@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn every_kernel_takes_on_the_device_what_its_descriptor_says() {
         for kernel in super::ALL {
-            let Source::Ptx(texts) = kernel.source else { panic!("{} has no PTX", kernel.name) };
+            let Source::Ptx { texts, .. } = kernel.source else { panic!("{} has no PTX", kernel.name) };
             let sizes = kernel.params.iter().map(|param| match param.kind {
                 ParamKind::Scalar { bytes, .. } => bytes,
                 ParamKind::Slice { .. } => size_of::<u64>(),

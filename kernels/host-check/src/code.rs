@@ -55,7 +55,7 @@ pub(crate) fn forms(kernel: &Kernel) -> Arc<[Code]> {
 /// # Panics
 /// If it has none.
 pub fn ptx_texts(kernel: &Kernel) -> Vec<&'static str> {
-    let Source::Ptx(texts) = kernel.source else { panic!("{} has no PTX", kernel.name) };
+    let Source::Ptx { texts, .. } = kernel.source else { panic!("{} has no PTX", kernel.name) };
     let mut distinct: Vec<&'static str> = Vec::new();
     for text in texts {
         if !distinct.iter().any(|earlier| lines_without_target(earlier).eq(lines_without_target(text))) {
