@@ -56,7 +56,7 @@ struct Call {
 
 impl Call {
     fn new(kernel: &'static Kernel, config: LaunchConfig, arguments: Vec<Argument>) -> Self {
-        let Source::Ptx(texts) = kernel.source else { panic!("{} has no PTX", kernel.name) };
+        let Source::Ptx { texts, .. } = kernel.source else { panic!("{} has no PTX", kernel.name) };
         let text = *texts.last().expect("a text");
         let module = Module::new(text).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
         let ptx = module.kernel(kernel.name).unwrap_or_else(|error| panic!("{error}"));

@@ -20,12 +20,12 @@ OPTIONS = [
     "--prec-div=true",
     "--prec-sqrt=true",
 ]
-# The architectures for which the text of each target is assembled. sm_62 is left out. Two kernels
-# spill there, and its only board, the Jetson TX2, has no CUDA after 10.2.
-TARGETS = {
-    "sm_60": ["sm_60", "sm_61"],
-    "sm_70": ["sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120"],
-}
+TARGET = "sm_70"
+ARCHITECTURES = ["sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+# On Pascal, runtime/cuda/src/modules/requirements.rs replaces the target as `for_pascal` does. sm_62
+# is left out. Seven kernels spill there, and its only board, the Jetson TX2, has no CUDA after 10.2.
+PASCAL_TARGET = "sm_60"
+PASCAL_ARCHITECTURES = ["sm_60", "sm_61"]
 
 
 class Nvrtc:
@@ -74,23 +74,28 @@ def without_unused(ptx):
 def compile_all(to):
     nvrtc = Nvrtc()
     headers = sorted(SOURCES.glob("*.cuh"))
-    for target in TARGETS:
-        (to / target).mkdir(parents=True, exist_ok=True)
-        for source in sorted(SOURCES.glob("*.cu")):
-            text = nvrtc.compile(source, headers, target, OPTIONS)
-            (to / target / source.with_suffix(".ptx").name).write_text(text)
+    for source in sorted(SOURCES.glob("*.cu")):
+        text = nvrtc.compile(source, headers, TARGET, OPTIONS)
+        (to / source.with_suffix(".ptx").name).write_text(text)
+
+
+def for_pascal(ptx):
+    """Returns the text that a GPU of Pascal loads."""
+    line = lambda target: f"\n.target {target}\n"
+    assert ptx.count(line(TARGET)) == 1
+    return ptx.replace(line(TARGET), line(PASCAL_TARGET))
 
 
 def differences(made, committed):
     """Returns the names of files that differ between `made` and the repository."""
-    names = {str(path.relative_to(folder)) for folder in (made, committed) for path in folder.rglob("*.ptx")}
+    names = {path.name for folder in (made, committed) for path in folder.glob("*.ptx")}
     text = lambda path: path.read_text() if path.exists() else None
     return sorted(name for name in names if text(made / name) != text(committed / name))
 
 
 def rewrite(committed, compile_all):
     committed.mkdir(exist_ok=True)
-    for old in committed.rglob("*.ptx"):
+    for old in committed.glob("*.ptx"):
         old.unlink()
     compile_all(committed)
 
@@ -114,17 +119,21 @@ def check():
         stale = differences(scratch, COMMITTED)
         if stale:
             sys.exit(f"ci/ptx: not what kernels/cuda gives: {', '.join(stale)}; run ci/ptx and commit kernels/ptx")
+        pascal = scratch / "pascal"
+        pascal.mkdir()
+        for ptx in scratch.glob("*.ptx"):
+            (pascal / ptx.name).write_text(for_pascal(ptx.read_text()))
+        assembled = [(pascal, architecture) for architecture in PASCAL_ARCHITECTURES]
+        assembled += [(scratch, architecture) for architecture in ARCHITECTURES]
         rows, spilling = {}, []
-        for target, architectures in TARGETS.items():
-            for architecture in architectures:
-                for ptx in sorted((scratch / target).glob("*.ptx")):
-                    for kernel, registers, shared, memory in assemble(ptx, architecture, scratch):
-                        rows.setdefault(kernel, []).append(f"{registers:4} {shared:6}")
-                        if memory:
-                            spilling.append(f"{kernel} on {architecture} ({memory} bytes)")
-    every = [architecture for architectures in TARGETS.values() for architecture in architectures]
+        for folder, architecture in assembled:
+            for ptx in sorted(folder.glob("*.ptx")):
+                for kernel, registers, shared, memory in assemble(ptx, architecture, scratch):
+                    rows.setdefault(kernel, []).append(f"{registers:4} {shared:6}")
+                    if memory:
+                        spilling.append(f"{kernel} on {architecture} ({memory} bytes)")
     print("Registers a thread and bytes of shared memory a block")
-    print(f"{'':20}" + "".join(f"{architecture:>14}" for architecture in every))
+    print(f"{'':20}" + "".join(f"{architecture:>14}" for _, architecture in assembled))
     for kernel, cells in sorted(rows.items()):
         print(f"{kernel:20}" + "".join(f"{cell:>14}" for cell in cells))
     if spilling:

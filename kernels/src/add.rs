@@ -6,8 +6,7 @@
 
 use std::cell::Cell;
 
-const SM_60: &str = include_str!("../ptx/sm_60/add.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/add.ptx");
+const PTX: &str = include_str!("../ptx/add.ptx");
 
 warpline_runtime::kernel! {
     /// Computes y ← y + x, element by element. `x` may be `y` itself, which doubles it.
@@ -15,7 +14,7 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && n <= y.len() as u64
     {
         descriptor: ADD_IN_PLACE,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: add_cells,
     }
 }

@@ -14,7 +14,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && rows == indices.len() as u64
     {
         descriptor: ARGMAX,
-        ptx: [include_str!("../ptx/sm_60/argmax.ptx"), include_str!("../ptx/sm_70/argmax.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/argmax.ptx"),
         cpu: |_, cols, x, indices| {
             indices.fill(0);
             if cols > 0 {

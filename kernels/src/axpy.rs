@@ -11,7 +11,7 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && n <= y.len() as u64
     {
         descriptor: AXPY,
-        ptx: [include_str!("../ptx/sm_60/axpy.ptx"), include_str!("../ptx/sm_70/axpy.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/axpy.ptx"),
         cpu: |n, a, x, y| for (y, &x) in y[..n as usize].iter_mut().zip(x) { *y += a * x },
     }
 }

@@ -82,7 +82,7 @@ warpline_runtime::kernel! {
     where bytes(n, from) == Some(x.len() as u64) && bytes(n, to) == Some(y.len() as u64)
     {
         descriptor: CAST,
-        ptx: [include_str!("../ptx/sm_60/cast.ptx"), include_str!("../ptx/sm_70/cast.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/cast.ptx"),
         cpu: |_, from, to, x, y| cast_bytes(from, to, x, y),
     }
 }

@@ -25,7 +25,7 @@ warpline_runtime::kernel! {
         && cols as usize <= squares.len()
     {
         descriptor: COLUMN_MOMENTS,
-        ptx: [include_str!("../ptx/sm_60/column_moments.ptx"), include_str!("../ptx/sm_70/column_moments.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/column_moments.ptx"),
         cpu: |rows, cols, seen, x, means, squares| {
             let (rows, cols) = (rows as usize, cols as usize);
             merge(rows, seen, &x[..rows * cols], &mut means[..cols], &mut squares[..cols])

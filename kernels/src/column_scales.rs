@@ -21,7 +21,7 @@ warpline_runtime::kernel! {
         && cols as usize == deviation.len()
     {
         descriptor: COLUMN_SCALES,
-        ptx: [include_str!("../ptx/sm_60/column_scales.ptx"), include_str!("../ptx/sm_70/column_scales.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/column_scales.ptx"),
         cpu: |_, seen, means, squares, mean, deviation| {
             mean.iter_mut().zip(means).for_each(|(to, &mean)| *to = mean as f32);
             deviation.iter_mut().zip(squares).for_each(|(to, &squares)| *to = deviation_of(squares, seen));

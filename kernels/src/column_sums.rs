@@ -12,7 +12,7 @@ warpline_runtime::kernel! {
     where u64::from(rows) * u64::from(cols) <= x.len() as u64 && cols as usize == sums.len()
     {
         descriptor: COLUMN_SUMS,
-        ptx: [include_str!("../ptx/sm_60/column_sums.ptx"), include_str!("../ptx/sm_70/column_sums.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/column_sums.ptx"),
         cpu: |rows, cols, x, sums| sum_columns(&x[..rows as usize * cols as usize], sums),
     }
 }

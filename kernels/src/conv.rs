@@ -13,8 +13,7 @@
 use crate::threads::share_out;
 use std::ops::Range;
 
-const SM_60: &str = include_str!("../ptx/sm_60/conv.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/conv.ptx");
+const PTX: &str = include_str!("../ptx/conv.ptx");
 
 /// The least number of elements per thread: about 1 ms on one core.
 const MANY: usize = 1 << 20;
@@ -39,7 +38,7 @@ warpline_runtime::kernel! {
         && stride_across > 0
     {
         descriptor: IM2COL,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |images, channels, height, width, kernel_height, kernel_width, stride_down, stride_across,
               padding_down, padding_across, out_height, out_width, x, columns| {
             let down = Steps {
@@ -64,7 +63,7 @@ warpline_runtime::kernel! {
         && x.len() == y.len()
     {
         descriptor: CHANNELS_TO_IMAGES,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |images, channels, pixels, biased, x, bias, y| {
             let [images, channels, pixels] = [images, channels, pixels].map(|n| n as usize);
             let bias = if biased == 0 { None } else { Some(bias) };

@@ -8,7 +8,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && n == y.len() as u64 && count.len() == 1
     {
         descriptor: COUNT_EQUAL,
-        ptx: [include_str!("../ptx/sm_60/count_equal.ptx"), include_str!("../ptx/sm_70/count_equal.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/count_equal.ptx"),
         cpu: |_, x, y, count| count[0] = x.iter().zip(y).map(|(x, y)| i64::from(x == y)).sum(),
     }
 }

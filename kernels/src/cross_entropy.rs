@@ -7,8 +7,7 @@
 //! range without changing either (Goodfellow, Bengio and Courville, "Deep Learning", MIT Press
 //! 2016, section 4.1).
 
-const SM_60: &str = include_str!("../ptx/sm_60/cross_entropy.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/cross_entropy.ptx");
+const PTX: &str = include_str!("../ptx/cross_entropy.ptx");
 
 warpline_runtime::kernel! {
     /// Computes loss\[0\] ← the mean over the rows of the cross entropy, and grad ← its gradient
@@ -28,7 +27,7 @@ warpline_runtime::kernel! {
     {
         descriptor: CROSS_ENTROPY,
         tolerance: 1e-6,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |rows, cols, logits, labels, loss, grad| {
             let mut total = 0.0;
             each_row(rows, cols, logits, labels, grad, |_, loss| total += loss);
@@ -51,7 +50,7 @@ warpline_runtime::kernel! {
     {
         descriptor: CROSS_ENTROPY_ROWS,
         tolerance: 1e-6,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |rows, cols, logits, labels, losses, grad| {
             each_row(rows, cols, logits, labels, grad, |r, loss| losses[r] = loss)
         },
@@ -65,7 +64,7 @@ warpline_runtime::kernel! {
     where rows == losses.len() as u64 && loss.len() == 1
     {
         descriptor: CROSS_ENTROPY_MEAN,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |rows, losses, loss| loss[0] = (losses.iter().fold(0.0, |sum, x| sum + x) / rows as f64) as f32,
     }
 }

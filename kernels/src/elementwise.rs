@@ -23,7 +23,7 @@ macro_rules! binary {
                 && (n == 0 || n.is_multiple_of(period))
             {
                 descriptor: $descriptor,
-                ptx: [include_str!(concat!("../ptx/sm_60/", $file)), include_str!(concat!("../ptx/sm_70/", $file))],
+                ptx_from_sm_60: include_str!(concat!("../ptx/", $file)),
                 cpu: |_, _, x, y, z| $crate::cells::zip(x, y, z, $formula),
             }
         }
@@ -39,7 +39,7 @@ macro_rules! scalar {
             where n == x.len() as u64 && n == y.len() as u64
             {
                 descriptor: $descriptor,
-                ptx: [include_str!(concat!("../ptx/sm_60/", $file)), include_str!(concat!("../ptx/sm_70/", $file))],
+                ptx_from_sm_60: include_str!(concat!("../ptx/", $file)),
                 cpu: |_, x, a, y| $crate::cells::map(x, y, |x| $formula(x, a)),
             }
         }

@@ -19,7 +19,7 @@ macro_rules! expand {
                 && (x.is_empty() || inner != 0 && (x.len() as u64).is_multiple_of(inner))
             {
                 descriptor: $descriptor,
-                ptx: [include_str!("../ptx/sm_60/expand.ptx"), include_str!("../ptx/sm_70/expand.ptx")],
+                ptx_from_sm_60: include_str!("../ptx/expand.ptx"),
                 cpu: |_, repeat, inner, x, y| expanded(repeat as usize, inner as usize, x, y),
             }
         }

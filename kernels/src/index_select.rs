@@ -19,7 +19,7 @@ warpline_runtime::kernel! {
         && outer.saturating_mul(count).saturating_mul(inner) == y.len() as u64
     {
         descriptor: INDEX_SELECT,
-        ptx: [include_str!("../ptx/sm_60/index_select.ptx"), include_str!("../ptx/sm_70/index_select.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/index_select.ptx"),
         cpu: |_, n, inner, _, x, indices, y| selected(n as usize, inner as usize, x, indices, y),
     }
 }

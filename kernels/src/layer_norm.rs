@@ -27,7 +27,7 @@ warpline_runtime::kernel! {
     {
         descriptor: LAYER_NORM,
         tolerance: 1e-6,
-        ptx: [include_str!("../ptx/sm_60/layer_norm.ptx"), include_str!("../ptx/sm_70/layer_norm.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/layer_norm.ptx"),
         cpu: |_, cols, eps, x, weight, bias, y| normalized(cols as usize, f64::from(eps), x, weight, bias, y),
     }
 }

@@ -22,7 +22,7 @@ warpline_runtime::kernel! {
     {
         descriptor: LINEAR,
         tolerance: 1e-5,
-        ptx: [include_str!("../ptx/sm_60/linear.ptx"), include_str!("../ptx/sm_70/linear.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/linear.ptx"),
         library: &cublas::LINEAR,
         cpu: |m, n, k, w_transposed, x, w, bias, y| {
             if y.is_empty() {

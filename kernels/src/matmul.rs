@@ -21,7 +21,7 @@ warpline_runtime::kernel! {
     {
         descriptor: MATMUL,
         tolerance: 1e-5,
-        ptx: [include_str!("../ptx/sm_60/matmul.ptx"), include_str!("../ptx/sm_70/matmul.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/matmul.ptx"),
         library: &cublas::MATMUL,
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {
             let a = Operand { elements: a, transposed: a_transposed != 0 };

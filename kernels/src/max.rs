@@ -2,8 +2,7 @@
 //!
 //! Reads 4 bytes per element. `maxima` writes 4 bytes per run, and `max_dim` 12 bytes per line.
 
-const SM_60: &str = include_str!("../ptx/sm_60/max.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/max.ptx");
+const PTX: &str = include_str!("../ptx/max.ptx");
 
 /// The length of the runs in which [`maxima`](fn@maxima) divides a large operand.
 pub const MAX_RUN: u64 = 1 << 15;
@@ -19,7 +18,7 @@ warpline_runtime::kernel! {
     where n == x.len() as u64 && run > 0 && maxima.len() as u64 == n.div_ceil(run)
     {
         descriptor: MAXIMA,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |_, run, x, maxima| {
             let runs = x.chunks(usize::try_from(run).unwrap_or(usize::MAX));
             maxima.iter_mut().zip(runs).for_each(|(max, x)| *max = maximum(x));
@@ -39,7 +38,7 @@ warpline_runtime::kernel! {
         && values.len() == indices.len()
     {
         descriptor: MAX_DIM,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |_, n, inner, x, values, indices| {
             values.fill(f32::NEG_INFINITY);
             indices.fill(0);

@@ -13,7 +13,7 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && mean.len() == 1
     {
         descriptor: MEAN,
-        ptx: [include_str!("../ptx/sm_60/mean.ptx"), include_str!("../ptx/sm_70/mean.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/mean.ptx"),
         cpu: |n, x, mean| mean[0] = sum_of(&x[..n as usize]) / n as f32,
     }
 }

@@ -29,7 +29,7 @@ warpline_runtime::kernel! {
     {
         descriptor: PHILOX_NORMAL,
         tolerance: 1e-6,
-        ptx: [include_str!("../ptx/sm_60/philox_normal.ptx"), include_str!("../ptx/sm_70/philox_normal.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/philox_normal.ptx"),
         cpu: |_, seed, subsequence, offset, mean, deviation, y| {
             fill(seed, subsequence, offset, y, |[a, b, c, d]| {
                 let ([a, b], [c, d]) = (box_muller(a, b), box_muller(c, d));

@@ -19,7 +19,7 @@ warpline_runtime::kernel! {
     where n == y.len() as u64
     {
         descriptor: PHILOX_UNIFORM,
-        ptx: [include_str!("../ptx/sm_60/philox_uniform.ptx"), include_str!("../ptx/sm_70/philox_uniform.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/philox_uniform.ptx"),
         cpu: |_, seed, subsequence, offset, low, high, y| {
             fill(seed, subsequence, offset, y, |words| words.map(|x| low + (high - low) * unit(x)))
         },

@@ -13,7 +13,7 @@ warpline_runtime::kernel! {
     where n == grad.len() as u64 && n == y.len() as u64 && n == dx.len() as u64
     {
         descriptor: RELU_BACKWARD,
-        ptx: [include_str!("../ptx/sm_60/relu_backward.ptx"), include_str!("../ptx/sm_70/relu_backward.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/relu_backward.ptx"),
         cpu: |_, grad, y, dx| zip(grad, y, dx, |grad, y| if y <= 0.0 { 0.0 } else { grad }),
     }
 }

@@ -13,7 +13,7 @@ warpline_runtime::kernel! {
     where n == grad.len() as u64 && n == velocity.len() as u64 && n == param.len() as u64
     {
         descriptor: SGD,
-        ptx: [include_str!("../ptx/sm_60/sgd.ptx"), include_str!("../ptx/sm_70/sgd.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/sgd.ptx"),
         cpu: |_, lr, momentum, grad, velocity, param| {
             for ((p, v), g) in param.iter_mut().zip(velocity).zip(grad) {
                 *v = momentum * *v + g;

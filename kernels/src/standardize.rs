@@ -14,7 +14,7 @@ warpline_runtime::kernel! {
         && cols as usize <= deviation.len()
     {
         descriptor: STANDARDIZE,
-        ptx: [include_str!("../ptx/sm_60/standardize.ptx"), include_str!("../ptx/sm_70/standardize.ptx")],
+        ptx_from_sm_60: include_str!("../ptx/standardize.ptx"),
         cpu: |rows, cols, mean, deviation, x| {
             let (rows, cols) = (rows as usize, cols as usize);
             let (mean, deviation) = (&mean[..cols], &deviation[..cols]);

@@ -20,8 +20,7 @@
 const CHUNK: usize = 1024;
 const LANES: usize = 32;
 
-const SM_60: &str = include_str!("../ptx/sm_60/sum.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/sum.ptx");
+const PTX: &str = include_str!("../ptx/sum.ptx");
 
 warpline_runtime::kernel! {
     /// Computes total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none.
@@ -32,7 +31,7 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && total.len() == 1
     {
         descriptor: SUM,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |n, x, total| total[0] = sum_of(&x[..n as usize]),
     }
 
@@ -46,7 +45,7 @@ warpline_runtime::kernel! {
     where n <= x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
     {
         descriptor: SUM_RUNS,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |n, x, sums| {
             x[..n as usize].chunks(SUM_RUN as usize).zip(sums).for_each(|(run, sum)| *sum = sum_of(run))
         },
@@ -61,7 +60,7 @@ warpline_runtime::kernel! {
     where n == sums.len() as u64 && total.len() == 1
     {
         descriptor: SUM_TREE,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |_, divisor, sums, total| total[0] = tree(sums.iter().copied()) / divisor,
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! Reads 4 bytes and writes 4 bytes per f32 element, and twice as many per i64 element.
 
-const SM_60: &str = include_str!("../ptx/sm_60/transpose.ptx");
-const SM_70: &str = include_str!("../ptx/sm_70/transpose.ptx");
+const PTX: &str = include_str!("../ptx/transpose.ptx");
 
 warpline_runtime::kernel! {
     /// Computes y\[c, r\] ← x\[r, c\], with `x` of `rows` × `cols`, both row-major and dense.
@@ -11,7 +10,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 
@@ -20,7 +19,7 @@ warpline_runtime::kernel! {
     where rows.saturating_mul(cols) == x.len() as u64 && x.len() == y.len()
     {
         descriptor: TRANSPOSE_I64,
-        ptx: [SM_60, SM_70],
+        ptx_from_sm_60: PTX,
         cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
     }
 }

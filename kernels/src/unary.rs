@@ -34,7 +34,7 @@ macro_rules! unary {
             {
                 descriptor: $descriptor,
                 tolerance: $tolerance,
-                ptx: [include_str!("../ptx/sm_60/unary.ptx"), include_str!("../ptx/sm_70/unary.ptx")],
+                ptx_from_sm_60: include_str!("../ptx/unary.ptx"),
                 cpu: |_, x, y| map(x, y, $function),
             }
         )*}

@@ -180,23 +180,25 @@ impl Check {
         twin.compare(&device, agree)
     }
 
-    /// Runs each PTX text of the kernel as if the last element of a parameter were not there.
-    /// Returns what each of the launches returned.
+    /// Runs the kernel's PTX as if the last element of a parameter were not there.
     ///
     /// # Safety
     /// The arguments satisfy the kernel's `where`.
+    ///
+    /// # Errors
+    /// The fault.
     pub unsafe fn without_the_last_of(
         &self,
         parameter: usize,
         launch: &Launch,
-    ) -> Vec<Result<(), Box<ptx::Fault>>> {
+    ) -> Result<(), Box<ptx::Fault>> {
         let forms = code::forms(self.kernel);
-        let kernels = forms.iter().filter_map(|code| match code {
-            Code::Ptx { kernel, .. } => Some(kernel),
+        let kernel = forms.iter().find_map(|code| match code {
+            Code::Ptx(kernel) => Some(kernel),
             Code::Host(_) => None,
         });
         // SAFETY: the caller makes the same promise.
-        kernels.map(|kernel| unsafe { self.clone().run_ptx(kernel, launch, Some(parameter)) }).collect()
+        unsafe { self.clone().run_ptx(kernel.expect("each kernel has PTX"), launch, Some(parameter)) }
     }
 
     /// Returns the arguments after the twin has run.
@@ -224,7 +226,7 @@ impl Check {
             // SAFETY: the caller makes the same promise.
             Code::Host(kernel) => unsafe { device.run_on_host(*kernel, launch) },
             // SAFETY: the caller makes the same promise.
-            Code::Ptx { kernel, .. } => unsafe { device.run_ptx(kernel, launch, None) }?,
+            Code::Ptx(kernel) => unsafe { device.run_ptx(kernel, launch, None) }?,
         }
         Ok(device)
     }

@@ -1,6 +1,6 @@
 //! The device code of `warpline-kernels`, run on the host and compared with the twins.
 //!
-//! A check runs each form of a kernel's device code: its source, compiled for the host, and its
+//! A check runs both forms of a kernel's device code: its source, compiled for the host, and its
 //! committed PTX.
 //!
 //! # The source
@@ -14,7 +14,7 @@
 //! Without a C++ compiler nothing is compiled, and the tests run the PTX alone.
 //!
 //! # The PTX
-//! `warpline-ptx` runs each text as it is. The launch may touch the elements of the operands and no
+//! `warpline-ptx` runs the text as it is. The launch may touch the elements of the operands and no
 //! other byte, and may write written operands alone. It has all checks, and operands that a kernel
 //! overwrites are undefined at its start. A launch with fibers in another order becomes one with
 //! warps in another order.
@@ -30,7 +30,7 @@ mod memory;
 mod values;
 
 pub use check::{Agree, Check, Problem};
-pub use code::{load, ptx_texts};
+pub use code::{load, ptx_text};
 pub use values::{awkward, plain};
 
 use std::ffi::c_void;

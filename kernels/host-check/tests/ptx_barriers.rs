@@ -6,7 +6,7 @@
 //! barrier that separates threads of the same warp is missing. The check of races reports it.
 #![cfg(target_os = "linux")]
 
-use host_check::{Agree, Check, Launch, Problem, load, plain, ptx_texts};
+use host_check::{Agree, Check, Launch, Problem, load, plain, ptx_text};
 use std::collections::BTreeSet;
 use warpline_kernels::{ALL, SUM_RUN, launch};
 use warpline_runtime::kernel::{Kernel, LaunchConfig};
@@ -148,14 +148,13 @@ fn problem(calls: &[Call], text: &str, name: &str) -> Option<Problem> {
     })
 }
 
-/// Returns the kernels that have barriers, with each text and the lines of its barriers.
+/// Returns the kernels that have barriers, with their text and the lines of its barriers.
 fn kernels_with_barriers() -> impl Iterator<Item = (&'static Kernel, &'static str, Vec<usize>)> {
-    ALL.iter().flat_map(|kernel| {
-        let texts = ptx_texts(kernel).into_iter();
-        texts
-            .map(|text| (*kernel, text, barriers(text, kernel.name)))
-            .filter(|(_, _, found)| !found.is_empty())
-    })
+    let kernels = ALL.iter().map(|kernel| {
+        let text = ptx_text(kernel);
+        (*kernel, text, barriers(text, kernel.name))
+    });
+    kernels.filter(|(_, _, found)| !found.is_empty())
 }
 
 #[test]

@@ -6,7 +6,7 @@
 #![cfg(target_os = "linux")]
 
 use host_check::{
-    Agree, CUBES, Check, Launch, ONE_THREAD, PARTIAL_WARPS, Problem, WARPS, load, plain, ptx_texts,
+    Agree, CUBES, Check, Launch, ONE_THREAD, PARTIAL_WARPS, Problem, WARPS, load, plain, ptx_text,
 };
 use warpline_kernels::{ALL, AXPY, SUM_RUN, TypeCode, launch};
 use warpline_ptx::FaultKind;
@@ -149,16 +149,15 @@ fn a_launch_without_the_last_element_of_an_operand_fails_and_names_it() {
             for (i, param) in slices.filter(|(_, param)| matches!(param.kind, ParamKind::Slice { .. })) {
                 for launch in [ONE_THREAD, PARTIAL_WARPS, WARPS, CUBES, tiled] {
                     // SAFETY: `call` gives all operands the lengths that the kernels require.
-                    for result in unsafe { call.without_the_last_of(i, &launch) } {
-                        let what =
-                            || format!("{} without the last of {} with {launch:?}", kernel.name, param.name);
-                        let fault = result.expect_err(&what());
-                        match &fault.kind {
-                            FaultKind::OutOfBounds { nearest: Some(region), .. } => {
-                                assert_eq!(region.name, param.name, "{}: {fault}", what());
-                            }
-                            _ => panic!("{}: {fault}", what()),
+                    let result = unsafe { call.without_the_last_of(i, &launch) };
+                    let what =
+                        || format!("{} without the last of {} with {launch:?}", kernel.name, param.name);
+                    let fault = result.expect_err(&what());
+                    match &fault.kind {
+                        FaultKind::OutOfBounds { nearest: Some(region), .. } => {
+                            assert_eq!(region.name, param.name, "{}: {fault}", what());
                         }
+                        _ => panic!("{}: {fault}", what()),
                     }
                 }
             }
@@ -169,15 +168,14 @@ fn a_launch_without_the_last_element_of_an_operand_fails_and_names_it() {
 #[test]
 fn a_launch_that_writes_a_read_operand_fails_and_names_it() {
     let axpy = call("axpy", 0);
-    for text in ptx_texts(&AXPY) {
-        // The loads of the addresses change places, so the kernel writes `x`.
-        let swapped = text.replace("[axpy_param_2]", "[x]").replace("[axpy_param_3]", "[axpy_param_2]");
-        let swapped = load(&swapped.replace("[x]", "[axpy_param_3]"), "axpy");
-        // SAFETY: `call` gives both operands the same length.
-        let result = unsafe { axpy.compares_with(&swapped, Agree::Bits, &WARPS) };
-        let Err(Problem::Fault(fault)) = result else { panic!("{result:?}") };
-        assert!(matches!(&fault.kind, FaultKind::ReadOnly { region, .. } if region.name == "x"), "{fault}");
-    }
+    // The loads of the addresses change places, so the kernel writes `x`.
+    let swapped = ptx_text(&AXPY).replace("[axpy_param_2]", "[x]");
+    let swapped = swapped.replace("[axpy_param_3]", "[axpy_param_2]").replace("[x]", "[axpy_param_3]");
+    let swapped = load(&swapped, "axpy");
+    // SAFETY: `call` gives both operands the same length.
+    let result = unsafe { axpy.compares_with(&swapped, Agree::Bits, &WARPS) };
+    let Err(Problem::Fault(fault)) = result else { panic!("{result:?}") };
+    assert!(matches!(&fault.kind, FaultKind::ReadOnly { region, .. } if region.name == "x"), "{fault}");
 }
 
 #[test]

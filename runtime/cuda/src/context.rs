@@ -24,8 +24,8 @@ use warpline_driver::background::{self, Duty};
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{DeviceProperties, DriverFailure};
 
-/// The compute capability of the oldest supported devices, those of Pascal. The kernels of this
-/// project have PTX for `sm_60`.
+/// The compute capability of the oldest supported devices, those of Pascal. The PTX of this
+/// project's kernels also assembles for `sm_60`.
 const DEVICE: (u32, u32) = (6, 0);
 
 /// The numbers of device attributes in `CUdevice_attribute` (cuda.h).

@@ -12,7 +12,7 @@
 /// ```text
 /// #[attributes] vis [in_place] unsafe fn name(parameter, …) [where condition, …] {
 ///     [descriptor: NAME,]
-///     [cuda: text, | ptx: text, | ptx: [text, …], | image: bytes,]
+///     [cuda: text, | ptx: text, | ptx: [text, …], | ptx_from_sm_60: text, | image: bytes,]
 ///     [library: &LIBRARY,]
 ///     [tolerance: number,]
 ///     [cpu: |name, …| body,]
@@ -41,6 +41,9 @@
 ///   module. Several texts of PTX are for several targets, such as `sm_60` and `sm_80`: each device
 ///   loads the newest that it supports. Without device code, the kernel runs on CPU devices
 ///   only.
+/// - `ptx_from_sm_60` is a text of PTX for `sm_70` or a newer target, without anything that `sm_60`
+///   lacks. A GPU of Pascal loads it with `sm_60` in place of its target, and all other devices load
+///   it as it is. Text under `ptx` is always loaded as it is, so Pascal refuses text for `sm_70`.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
 ///   the declaration, and is refused if they differ. For PTX it compares the entry's name and the
 ///   number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number of
@@ -209,15 +212,24 @@ macro_rules! __kernel {
         { ptx: [$($text:expr),+ $(,)?] $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$($text),+])] $library $tolerance $cpu
-            { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx { texts: &[$($text),+], from_sm_60: false }]
+            $library $tolerance $cpu { $($($rest)*)? }
         }
     };
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
         { ptx: $text:expr $(, $($rest:tt)*)? }
     ) => {
         $crate::__kernel! {
-            @body $head $condition $descriptor [$crate::kernel::Source::Ptx(&[$text])] $library $tolerance $cpu { $($($rest)*)? }
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx { texts: &[$text], from_sm_60: false }]
+            $library $tolerance $cpu { $($($rest)*)? }
+        }
+    };
+    (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
+        { ptx_from_sm_60: $text:expr $(, $($rest:tt)*)? }
+    ) => {
+        $crate::__kernel! {
+            @body $head $condition $descriptor [$crate::kernel::Source::Ptx { texts: &[$text], from_sm_60: true }]
+            $library $tolerance $cpu { $($($rest)*)? }
         }
     };
     (@body $head:tt $condition:tt $descriptor:tt [] $library:tt $tolerance:tt $cpu:tt
@@ -278,8 +290,8 @@ macro_rules! __kernel {
     ) => {
         compile_error!(concat!(
             "kernel `", stringify!($name), "` cannot have `", stringify!($($other)+), "`; write each of `descriptor: NAME`, \
-             `cuda: text` or `ptx: text` or `image: bytes`, `library: &LIBRARY`, `tolerance: 1e-6` and `cpu: |…| …` once at most, with \
-             commas between"
+             `cuda: text`, `ptx: text`, `ptx_from_sm_60: text` or `image: bytes`, `library: &LIBRARY`, `tolerance: 1e-6` and \
+             `cpu: |…| …` once at most, with commas between"
         ));
     };
 

@@ -20,7 +20,7 @@ warpline::kernel! {
     where m * k == a.len() as u64, k * n == b.len() as u64, m * n == c.len() as u64
     {
         ptx: match kernels::MATMUL.source {
-            Source::Ptx([_, text]) => text,
+            Source::Ptx { texts: [text], .. } => text,
             _ => panic!("it has PTX"),
         },
         cpu: |m, n, k, a_is, b_is, a, b, c| {

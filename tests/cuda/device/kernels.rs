@@ -84,6 +84,12 @@ warpline::kernel! {
         cpu: |x| x[0] += 1.0,
     }
 
+    /// A kernel whose PTX is for a newer device than Pascal, and assembles for Pascal too.
+    pub(crate) unsafe fn for_pascal_too(x: &mut [f32]) {
+        ptx_from_sm_60: ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry for_pascal_too(.param .u64 x) { ret; }",
+        cpu: |x| x[0] += 1.0,
+    }
+
     /// A kernel whose PTX is for a newer device.
     pub(crate) unsafe fn for_a_newer_device(x: &mut [f32]) {
         ptx: ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry for_a_newer_device(.param .u64 x) { ret; }",
@@ -136,7 +142,7 @@ fn shared_memory_above_48_kib_is_asked_for_once() {
 
 #[test]
 fn the_crates_kernels_load_on_the_oldest_driver_and_the_oldest_device() {
-    for capability in ["6.0", "6.1", "7.0"] {
+    for capability in ["6.0", "6.1", "6.2", "7.0"] {
         let variables = [
             ("SOFTCUDA_DRIVER_VERSION", "12000"),
             ("SOFTCUDA_CAPABILITY", capability),
@@ -155,6 +161,33 @@ fn the_crates_kernels_load_on_the_oldest_driver_and_the_oldest_device() {
                 .blocking_wait()
                 .unwrap();
             assert_eq!(stream.read(&x).blocking_wait().unwrap(), [0.0; 8]);
+        });
+    }
+}
+
+#[test]
+fn pascal_refuses_ptx_for_a_newer_target_unless_it_is_declared_from_sm_60() {
+    for capability in ["6.0", "6.1", "6.2"] {
+        let variables = [("SOFTCUDA_CAPABILITY", capability), ("TEST_CAPABILITY", capability)];
+        in_child(&variables, || {
+            let device = cuda(0);
+            let stream = device.new_stream().unwrap();
+            let x = stream.alloc::<f32>(4).unwrap();
+            drop(stream.fill(&x, 1.0));
+            let config = LaunchConfig::linear(1, 32);
+            let (major, minor) = device.properties().compute_capability.unwrap();
+            assert_eq!(format!("{major}.{minor}"), std::env::var("TEST_CAPABILITY").unwrap());
+            let error = stream.launch(count_calls(&x), config).blocking_wait().unwrap_err();
+            let said = format!(
+                "count_calls cannot be loaded: its PTX is for sm_70, and cuda:0 (software CUDA driver (not a GPU)) has \
+                 compute capability {major}.{minor}; compile it for compute_{major}{minor} or older"
+            );
+            says(&error, ErrorKind::Driver, &[&said, "the device is still usable"]);
+            assert_eq!(error.cuda_code(), Some(209));
+            x.accept_contents();
+            drop(stream.launch(of_small_blocks(&x), config));
+            drop(stream.launch(for_pascal_too(&x), config));
+            assert_eq!(stream.read(&x).blocking_wait().unwrap(), [3.0, 1.0, 1.0, 1.0]);
         });
     }
 }

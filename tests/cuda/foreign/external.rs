@@ -47,7 +47,7 @@ fn a_kernel_that_cudarc_loads_runs_on_the_raw_stream() {
         let other = stream.alloc::<f32>(8).unwrap();
         drop(stream.fill(&other, 1.0));
         stream.launch(kernels::relu(8, &other, &other), LaunchConfig::linear(1, 32)).blocking_wait().unwrap();
-        let Source::Ptx([_, ptx]) = kernels::RELU.source else { panic!("it comes as PTX") };
+        let Source::Ptx { texts: [ptx], .. } = kernels::RELU.source else { panic!("it comes as PTX") };
         // SAFETY: the kernel gets its own parameters, followed by the length of each slice for the
         // software CUDA driver. It reads and writes `x`, which lives.
         let done = unsafe {

@@ -76,7 +76,7 @@ impl Code {
         };
         let text = match kernel.source {
             // A text without a head counts as the oldest.
-            Source::Ptx(texts) => texts.iter().max_by_key(|text| head(text).map(|head| head.target)),
+            Source::Ptx { texts, .. } => texts.iter().max_by_key(|text| head(text).map(|head| head.target)),
             Source::Cuda(ref text) => Some(text),
             Source::Image(_) => return none("its device code is an image, which only a GPU runs"),
             Source::None => return none("it has no device code"),

@@ -86,12 +86,13 @@ impl Functions {
         let agrees =
             |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why.into())));
         let module = match kernel.source {
-            Source::Ptx(texts) => {
+            Source::Ptx { texts, from_sm_60 } => {
                 let capability =
                     requirements::capability(context).map_err(|failed| refused(failed.into()))?;
                 let text = requirements::choose(texts, capability).map_err(|why| refused(why.into()))?;
                 agrees(text)?;
-                self.text_module(context, text.as_ptr() as usize, text).map_err(refused)?
+                let loaded = requirements::as_loaded(text, from_sm_60, capability);
+                self.text_module(context, text.as_ptr() as usize, &loaded).map_err(refused)?
             }
             Source::Image(bytes) => {
                 // The driver is not told a length: zeros end data that is not an image or is cut

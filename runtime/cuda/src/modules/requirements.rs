@@ -6,6 +6,7 @@ use super::functions::Function;
 use crate::api::{Answer, Failed, driver_version, opened};
 use crate::context::{Context, attribute};
 use crate::versions::cuda_version;
+use std::borrow::Cow;
 use std::ffi::c_int;
 use warpline_driver::DriverFailure;
 use warpline_driver::kernel::{LaunchConfig, Target, head};
@@ -15,6 +16,9 @@ const MAX_THREADS: c_int = 0;
 /// The first compute capability with clusters of blocks (CUDA C++ Programming Guide, "Thread Block
 /// Clusters").
 const CLUSTERS: (u32, u32) = (9, 0);
+
+/// The major number of Pascal's compute capabilities.
+const PASCAL: u32 = 6;
 
 /// Returns the compute capability of a device, (9, 0) for Hopper.
 pub(crate) fn capability(context: &Context) -> Answer<(u32, u32)> {
@@ -33,6 +37,20 @@ pub(crate) fn choose(
     let targets = texts.iter().filter_map(|text| Some((head(text)?.target, *text)));
     let runs = targets.filter(|(target, _)| target.runs_on(capability)).max_by_key(|(target, _)| *target);
     runs.map(|(_, text)| text).or(texts.first().copied()).ok_or("it has no PTX text")
+}
+
+/// Returns a text as a device loads it. On Pascal, text that also assembles for `sm_60` has that
+/// target in place of a newer one.
+///
+/// Newer devices never get this form: the driver would compile it by the rules of GPUs whose warps
+/// run in lockstep.
+pub(crate) fn as_loaded(text: &str, from_sm_60: bool, capability: (u32, u32)) -> Cow<'_, str> {
+    match head(text) {
+        Some(head) if from_sm_60 && capability.0 == PASCAL && !head.target.runs_on(capability) => {
+            text.replacen(&format!("\n.target {}", head.target), "\n.target sm_60", 1).into()
+        }
+        _ => text.into(),
+    }
 }
 
 /// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, if the driver or
@@ -144,5 +162,23 @@ mod tests {
         assert_eq!(chosen, [0, 0, 2, 2, 1, 2].map(|index: usize| Ok(TEXTS[index])));
         assert_eq!(choose(&TEXTS, (5, 2)), Ok(TEXTS[0]), "the driver says what is wrong");
         assert_eq!(choose(&["no PTX"], (8, 0)), Ok("no PTX"));
+    }
+
+    #[test]
+    fn the_target_is_replaced_on_pascal_alone_and_only_where_the_declaration_allows_it() {
+        const TEXT: &str = "// .target sm_70\n.version 8.0\n.target sm_70, debug\n.visible .entry k() {}\n";
+        const FOR_PASCAL: &str =
+            "// .target sm_70\n.version 8.0\n.target sm_60, debug\n.visible .entry k() {}\n";
+        for capability in [(6, 0), (6, 1), (6, 2)] {
+            assert_eq!(as_loaded(TEXT, true, capability), FOR_PASCAL);
+            assert_eq!(as_loaded(TEXT, false, capability), TEXT);
+            for text in [FOR_PASCAL, "no PTX", ".version 8.0 .target sm_70"] {
+                assert_eq!(as_loaded(text, true, capability), text);
+            }
+        }
+        for capability in [(5, 2), (7, 0), (7, 5), (9, 0)] {
+            assert_eq!(as_loaded(TEXT, true, capability), TEXT);
+        }
+        assert_eq!(as_loaded(".version 8.0\n.target sm_80", true, (7, 5)), ".version 8.0\n.target sm_80");
     }
 }

@@ -37,7 +37,7 @@ pub fn check_device_code(kernel: &Kernel) -> Result<()> {
 #[cold]
 fn compare_device_code(kernel: &Kernel) -> Result<()> {
     let difference = match kernel.source {
-        Source::Ptx(texts) => texts.iter().find_map(|text| difference_in_ptx(kernel, text)),
+        Source::Ptx { texts, .. } => texts.iter().find_map(|text| difference_in_ptx(kernel, text)),
         Source::Cuda(text) => difference_in_cuda(kernel, text),
         Source::Image(_) | Source::None => None,
     };
@@ -59,7 +59,7 @@ fn compare_device_code(kernel: &Kernel) -> Result<()> {
 pub fn check_compiled(kernel: &Kernel, compile: impl FnOnce(&str, &str) -> Result<String>) -> Result<()> {
     let error = |kind, why: &str| Err(Error::new(kind, format!("{}: {why}", kernel.name)));
     match kernel.source {
-        Source::Ptx(_) => compare_device_code(kernel),
+        Source::Ptx { .. } => compare_device_code(kernel),
         Source::Cuda(text) => {
             // This comes first because it needs no compiler.
             compare_device_code(kernel)?;

@@ -90,9 +90,14 @@ pub enum Source {
     /// CUDA C++ text, which NVRTC compiles when the kernel is first launched on a CUDA device.
     Cuda(&'static str),
     /// PTX text, which the driver compiles for its GPU when the kernel is first launched there.
-    /// There is one text, or one each for several targets. Each device gets the text with the
-    /// newest target that it supports.
-    Ptx(&'static [&'static str]),
+    Ptx {
+        /// One text, or one each for several targets. Each device gets the text with the newest
+        /// target that it supports.
+        texts: &'static [&'static str],
+        /// True if the texts also assemble for `sm_60`. A GPU of Pascal that supports none of their
+        /// targets then gets the first one, with `sm_60` in place of its target.
+        from_sm_60: bool,
+    },
     /// A cubin or a fatbin: machine code for one or several generations of GPUs. Unlike PTX, it is
     /// not compared with the declaration.
     Image(&'static [u8]),

@@ -176,6 +176,12 @@ crate::kernel! {
         descriptor: FOR_TWO_TARGETS,
     }
 
+    unsafe fn for_pascal_too(y: &mut [u8]) {
+        cpu: |y| y[0] = 1,
+        ptx_from_sm_60: concat!("o", "ne"),
+        descriptor: FOR_PASCAL_TOO,
+    }
+
     unsafe fn cpu_before_cuda(y: &mut [u8]) { cpu: |y| y[0] += 1, cuda: "cpu_before_cuda" }
 }
 
@@ -184,13 +190,15 @@ fn the_keys_of_a_body_stand_in_any_order() {
     let (mut x, mut y) = (*b"warp", [0; 4]);
     run(backwards(&Memory::of(&mut y), &Memory::of(&mut x)));
     assert_eq!(&y, b"warp");
-    assert!(matches!(BACKWARDS.source, Source::Ptx(["backwards"])));
+    assert!(matches!(BACKWARDS.source, Source::Ptx { texts: ["backwards"], from_sm_60: false }));
     assert!(BACKWARDS.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
 
     run(middle_first(&Memory::of(&mut y)));
     assert!(matches!(MIDDLE_FIRST.source, Source::Image([7, 7])));
     run(for_two_targets(&Memory::of(&mut y)));
-    assert!(matches!(FOR_TWO_TARGETS.source, Source::Ptx(["one", "two"])));
+    assert!(matches!(FOR_TWO_TARGETS.source, Source::Ptx { texts: ["one", "two"], from_sm_60: false }));
+    run(for_pascal_too(&Memory::of(&mut y)));
+    assert!(matches!(FOR_PASCAL_TOO.source, Source::Ptx { texts: ["one"], from_sm_60: true }));
 
     let of = Memory::of(&mut y);
     let call = cpu_before_cuda(&of);
@@ -232,7 +240,9 @@ fn the_descriptor_says_what_was_declared() {
     assert_eq!(accesses(&SAXPY), [("n", None), ("a", None), ("x", Some(Read)), ("y", Some(ReadWrite))]);
     assert_eq!(accesses(&REVERSED), [("y", Some(Write)), ("x", Some(Read))]);
     assert!(matches!(SAXPY.source, Source::Cuda(text) if text.contains("__global__")));
-    assert!(matches!(REVERSED.source, Source::Ptx([text]) if text.contains("the_descriptor_says")));
+    assert!(
+        matches!(REVERSED.source, Source::Ptx { texts: [text], .. } if text.contains("the_descriptor_says"))
+    );
     assert!(matches!(ADD.source, Source::None));
     assert!(REVERSED.library.is_some_and(|library| std::ptr::eq(library, &LIBRARY)));
     assert!(SAXPY.library.is_none() && ADD.library.is_none());
