@@ -234,7 +234,8 @@
 //! * `csv`: [`ops::data::Csv`], a dataset in a CSV file, compressed or not.
 //! * `ptx`: CPU devices run and check the device code of kernels. Switch it on to test kernels
 //!   without a GPU: for kernels that have no CPU form, and for [`KernelForm`] and
-//!   [`KernelChecks`]. It more than doubles the time that a build takes.
+//!   [`KernelChecks`]. A build then takes half as long again, and a release build nearly twice as
+//!   long.
 //! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.

@@ -50,7 +50,8 @@ def hash_of(step):
     total = hashlib.sha256(step.command.encode())
     for name in sorted(set(filter(None, names.split("\0")))):
         file = ROOT / name
-        if file.is_file():
+        # The record is no source, or noting a step would make it stale.
+        if file.is_file() and file != RECORD:
             total.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()[:16]
 
@@ -86,8 +87,13 @@ def included_in_models():
 
 TESTS = "cargo test --workspace --all-features"
 LIBRARY = ["Cargo.lock", "Cargo.toml", "lib.rs", "kernels", "ops", "runtime"]
-# The CUDA backend and the driver's stand-in, with what runs on them.
-SOFTWARE_DRIVER = ["runtime/cuda", "runtime/driver", "tests/contract", "tests/cuda", "tests/softcuda", "tests/support"]
+# Tests include files of the example `digits`.
+SUITES = [*LIBRARY, "examples", "tests"]
+# What runs on the driver's stand-in, and what decides how it runs.
+ON_SOFTWARE_DRIVER = ["Cargo.lock", "runtime/cuda", "runtime/driver", "runtime/ptx/src", "runtime/src", "tests/Cargo.toml",
+                      "tests/contract", "tests/counts", "tests/cuda", "tests/softcuda", "tests/streams", "tests/support"]
+MODELS = ["Cargo.lock", "ci/loom", "ci/loom-models", *included_in_models()]
+COMPILERS = ["ci/ptx", "ci/ptx.py"]
 
 # The steps of ci/check, cheapest first.
 CHECK = [
@@ -102,6 +108,8 @@ CHECK = [
     Step(
         "fewer features",
         """cargo clippy -p warpline -p warpline-runtime --no-default-features --quiet -- -D warnings
+        cargo check -p warpline-runtime --no-default-features --tests --quiet
+        cargo check -p warpline-examples --examples --quiet
         cargo run -p warpline-defaults --quiet""",
     ),
     Step("docs", "ci/docs"),
@@ -112,24 +120,24 @@ CHECK = [
 
 # The further steps of ci/all.
 LONG = [
-    Step("full tests", f"WARPLINE_TESTS=full {TESTS}", [*LIBRARY, "docs", "examples", "README.md", "tests"]),
-    Step("repeat", "ci/repeat", [*LIBRARY, "tests", "ci/repeat"]),
-    Step("ptx", "ci/ptx --check", ["ci/ptx", "ci/ptx.py", "kernels/cuda", "kernels/ptx"]),
-    Step("ptx-corpus", "ci/ptx-corpus --check", ["ci/ptx", "ci/ptx-corpus", "ci/ptx.py", "ci/ptx_corpus.py", "runtime/ptx/tests/corpus"]),
-    Step("ptx-forms", "ci/ptx --check && ci/ptx-forms", ["ci/ptx-forms", "runtime/ptx/tests"]),
-    Step("switches", "ci/switches", ["ci/switches", *SOFTWARE_DRIVER]),
-    Step("nvrtc", "ci/with-nvrtc", ["ci/nvrtc", "ci/with-nvrtc", "runtime/cuda/src/modules", "tests/cuda/nvrtc.rs", "tests/softcuda"]),
-    Step("nvtx", "ci/with-nvtx", ["ci/with-nvtx", "runtime/cuda/src/profiling", "tests/cuda/nvtx.rs", "tests/softcuda"]),
-    Step("fuzz", "ci/fuzz", ["ci/fuzz", "ops/src/data/csv.rs", "ops/src/nn/safetensors.rs", "runtime/order/src", "runtime/ptx/src", "tests/fuzz", "tests/order/oracle"]),
-    Step("loom", "ci/loom", ["ci/loom", "ci/loom-models", *included_in_models()]),
-    Step("loom weakened", "ci/loom --weakened", ["ci/loom", "ci/loom-models", *included_in_models()]),
-    Step("cudarc", "ci/cudarc", ["ci/cudarc", "ci/cudarc-expected", "runtime/ptx/src", "tests/softcuda"]),
-    Step("numba", "ci/numba", ["ci/numba", "ci/numba-expected", "ci/numba-tests.py", "runtime/ptx/src", "tests/softcuda"]),
-    Step("sanitize", "ci/sanitize", ["ci/sanitize", *LIBRARY, "tests"]),
+    Step("full tests", f"WARPLINE_TESTS=full {TESTS}", [*SUITES, "README.md", "ci/loom-models", "docs"]),
+    Step("repeat", "ci/repeat", [*SUITES, "ci/loom-models", "ci/repeat"]),
+    Step("ptx", "ci/ptx --check", [*COMPILERS, "kernels/cuda", "kernels/ptx"]),
+    Step("ptx-corpus", "ci/ptx-corpus --check", [*COMPILERS, "ci/ptx-corpus", "ci/ptx_corpus.py", "runtime/ptx/tests/corpus"]),
+    Step("ptx-forms", "ci/ptx --check && ci/ptx-forms", [*COMPILERS, "ci/ptx-forms", "runtime/ptx"]),
+    Step("switches", "WARPLINE_TESTS=full ci/switches", [*ON_SOFTWARE_DRIVER, "ci/switches"]),
+    Step("nvrtc", "ci/with-nvrtc", [*ON_SOFTWARE_DRIVER, "ci/nvrtc", "ci/pip-install", "ci/with-nvrtc", "runtime/cpu/src/kernels"]),
+    Step("nvtx", "ci/with-nvtx", [*ON_SOFTWARE_DRIVER, "ci/pip-install", "ci/with-nvtx"]),
+    Step("fuzz", "ci/fuzz", [*LIBRARY, "ci/fuzz", "tests/counts", "tests/fuzz", "tests/order/oracle", "tests/softcuda", "tests/support"]),
+    Step("loom", "ci/loom", MODELS),
+    Step("loom weakened", "ci/loom --weakened", MODELS),
+    Step("cudarc", "ci/cudarc", [*COMPILERS, "Cargo.lock", "Cargo.toml", "ci/cudarc", "ci/cudarc-expected", "runtime/ptx/src", "tests/softcuda"]),
+    Step("numba", "ci/numba", ["ci/numba", "ci/numba-expected", "ci/numba-tests.py", "ci/pip-install", "runtime/ptx/src", "tests/softcuda"]),
+    Step("sanitize", "WARPLINE_TESTS=full ci/sanitize", [*SUITES, "ci/sanitize"]),
     Step("copied", "ci/copied", [*LIBRARY, "README.md", "ci/copied", "docs/from-pytorch.md", "docs/guide", "examples"]),
     # A tenth of the work gives no figures.
-    Step("benches", "benches/run --quick >/dev/null", [*LIBRARY, "benches"]),
-    Step("gpu kit", "ci/gpu-kit-rehearsal", ["benches/cuda_device", "ci/gpu-kit", "ci/gpu-kit-rehearsal", "ci/gpu-kit-run", *SOFTWARE_DRIVER]),
-    Step("shell scripts", "ci/shellcheck", ["benches", "ci"]),
+    Step("benches", "benches/run --quick >/dev/null", [*LIBRARY, "benches", "examples", "tests/softcuda"]),
+    Step("gpu kit", "ci/gpu-kit-rehearsal", [*ON_SOFTWARE_DRIVER, "benches", "ci/gpu-kit", "ci/gpu-kit-rehearsal", "ci/gpu-kit-run", "examples", "runtime/ptx/tests"]),
+    Step("shell scripts", "ci/shellcheck", [".ci", "benches/run", "ci"]),
     Step("package", "ci/package", [*LIBRARY, "README.md", "ci/package"]),
 ]

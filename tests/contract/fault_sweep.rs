@@ -1,5 +1,6 @@
 //! Fails each entry point of the driver at its first, its middle and its last call, one failure per
-//! process. The quick suite takes one of the three. Every process runs a workload that uses a bit of everything.
+//! process. The quick suite takes one of the three. Every process runs a workload that uses a bit of
+//! everything.
 //!
 //! Some call counts vary with timing. If a run does not reach the planned call, the next run fails
 //! an earlier one. So every case ends with a call that did fail.

@@ -1,6 +1,5 @@
 //! The number of driver calls that operations of a CUDA device make, counted by the software CUDA
 //! driver. In most tests the driver runs nothing, so its calls return immediately.
-#![cfg(feature = "cuda")]
 
 use crate::support::software::in_child;
 use std::ffi::{CStr, c_char};

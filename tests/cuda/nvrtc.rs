@@ -1,6 +1,5 @@
 //! Kernels whose device code is CUDA C++. NVRTC compiles it at the first launch, or when it is
 //! checked.
-#![cfg(feature = "cuda")]
 
 use crate::support::software::in_child;
 use crate::support::{refusal, says};

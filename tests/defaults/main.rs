@@ -1,4 +1,4 @@
-//! Checks what a program meets that switches no feature on.
+//! Checks a program that uses the default features alone.
 //!
 //! Packages that are built together share their features, so `ci/check` builds and runs this one
 //! alone. Without the feature `ptx`, kernels run their CPU forms, and whatever asks for device code

@@ -29,9 +29,7 @@ fn a_value_that_is_not_understood_is_an_error_of_what_reads_it() {
         ("WARPLINE_ORDER", "denny", "deny, warn, wait or off"),
         ("WARPLINE_SYNC", "on", "off, warn or error"),
         ("WARPLINE_CPU_DEVICES", "0", "a number of devices, 1 or more"),
-        #[cfg(feature = "cuda")]
         ("WARPLINE_COMPLETION", "nonsense", "word or event"),
-        #[cfg(feature = "cuda")]
         ("WARPLINE_WAKE_UP", "soon", "low-power, balanced or low-latency"),
     ] {
         in_child(&[(name, value), ("WARPLINE_TEST_SAYS", expected), ("WARPLINE_TEST_NAME", name)], || {

@@ -141,7 +141,9 @@ fn every_type_becomes_every_other_by_the_same_rules() {
         let n = x.len() / from.size();
         for to in TypeCode::ALL {
             let y = vec![9u8; n * to.size()];
-            for &(a, b) in count(&[(1, 3)][..], &[(0, 0), (1, 3)]) {
+            // The quick suite takes aligned operands for one half of the pairs of types.
+            let of_pair = [[(0, 0)], [(1, 3)]][(from as usize + to as usize) % 2];
+            for &(a, b) in count(&of_pair[..], &[(0, 0), (1, 3)]) {
                 let check = Check::of("cast").scalar(n as u64).scalar(from as u32).scalar(to as u32);
                 // SAFETY: both slices have `n` elements of their types.
                 unsafe { check.slice(&x, a).slice(&y, b).agrees(Agree::BitsOf(to), &launches()[..1]) };

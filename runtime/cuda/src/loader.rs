@@ -78,16 +78,24 @@ fn not_found(why: &str) -> String {
 /// # Safety
 /// If the driver has the entry point, its type is `F`.
 pub(crate) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
-    // SAFETY: the caller vouches for the type; the library is never closed, so the pointer stays
-    // valid.
-    unsafe { driver().ok()?.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
+    const { assert!(size_of::<F>() == size_of::<*const c_void>(), "an entry point is a pointer") };
+    let address = address_of(name)?;
+    // SAFETY: transmute_copy needs a source of the same size whose bits are an `F`: the size is
+    // checked above, the caller vouches for the type, and the library is never closed.
+    Some(unsafe { std::mem::transmute_copy(&address) })
+}
+
+/// Returns the address of the driver's entry point of that name, if it exists. The search is
+/// compiled once, not for the type of each entry point.
+fn address_of(name: &str) -> Option<*const c_void> {
+    // SAFETY: `get` needs the type of the symbol: any symbol has an address, and nothing more is
+    // used here.
+    unsafe { driver().ok()?.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
 /// Returns the file that the driver was loaded from, where the system reports it.
 pub(crate) fn driver_file() -> Option<PathBuf> {
-    // SAFETY: only the address of the entry point is used.
-    let address = unsafe { entry_point::<*const c_void>("cuInit") }?;
-    file_of(address)
+    file_of(address_of("cuInit")?)
 }
 
 #[cfg(unix)]

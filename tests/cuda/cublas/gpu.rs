@@ -2,8 +2,8 @@
 //! stand-in cannot show these.
 //!
 //! Each test needs a process of its own:
-//! `cargo test -p warpline-tests --test cuda -- --ignored --exact cublas::gpu::NAME`. Set `WARPLINE_CUBLAS` to the
-//! path of `libcublas.so.12` if the loader does not find it.
+//! `cargo test -p warpline-tests --test cuda -- --ignored --exact cublas::gpu::NAME`. Set
+//! `WARPLINE_CUBLAS` to the path of `libcublas.so.12` if the loader does not find it.
 
 use crate::cublas::products::{close, tolerance};
 use crate::cublas::{cuda, ran, values};

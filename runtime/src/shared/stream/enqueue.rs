@@ -45,8 +45,8 @@ impl StreamCore {
         self.enqueue_built(op, &mut |ticket| (command.take().expect("an op has one command"))(ticket))
     }
 
-    /// Does the same. Behind a pointer to the function, this long path is compiled once, and not for
-    /// each kind of command in each crate.
+    /// Enqueues an op. Takes the function behind a pointer, so that this long path is compiled once,
+    /// not for each kind of command in each crate.
     fn enqueue_built(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
         if self.is_captured() {
             match self.capture(op.site) {
