@@ -114,8 +114,8 @@
 //!
 //! ## Trace
 //!
-//! [`trace::Recorder`] listens to `tracing` events. It writes Perfetto JSON, and draws a picture
-//! with a row for each stream.
+//! With the feature `trace`, [`trace::Recorder`] listens to `tracing` events. It writes Perfetto
+//! JSON, and draws a picture with a row for each stream.
 //!
 //! ```
 //! use warpline::prelude::*;
@@ -229,7 +229,6 @@
 //!
 //! * `cuda` (default): CUDA devices. NVIDIA's driver library is loaded when the program first asks
 //!   for one.
-//! * `trace` (default): [`trace::Recorder`].
 //! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
 //! * `csv`: [`ops::data::Csv`], a dataset in a CSV file, compressed or not.
 //! * `ptx`: CPU devices run and check the device code of kernels. Switch it on to test kernels
@@ -239,6 +238,7 @@
 //! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
+//! * `trace`: [`trace::Recorder`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 

@@ -109,7 +109,7 @@ CHECK = [
         "fewer features",
         """cargo clippy -p warpline -p warpline-runtime --no-default-features --quiet -- -D warnings
         cargo check -p warpline-runtime --no-default-features --tests --quiet
-        cargo check -p warpline-examples --examples --quiet
+        cargo clippy -p warpline-examples --examples --quiet -- -D warnings
         cargo run -p warpline-defaults --quiet""",
     ),
     Step("docs", "ci/docs"),

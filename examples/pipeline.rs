@@ -30,7 +30,7 @@
 //! flate2 = "1"
 //! tokio = { version = "1", features = ["full"] }
 //! tracing-subscriber = "0.3"
-//! warpline = { path = "../warpline", features = ["clap"] }
+//! warpline = { path = "../warpline", features = ["clap", "trace"] }
 //! ```
 
 use anyhow::{Context, ensure};

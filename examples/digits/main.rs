@@ -29,7 +29,7 @@
 //! futures = "0.3"
 //! tokio = { version = "1", features = ["full"] }
 //! tracing-subscriber = "0.3"
-//! warpline = { path = "../warpline", features = ["clap", "csv"] }
+//! warpline = { path = "../warpline", features = ["clap", "csv", "trace"] }
 //!
 //! [features]
 //! save = ["dep:safetensors"]

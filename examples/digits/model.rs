@@ -59,6 +59,7 @@ impl Mlp {
 
     /// Returns the parameters under the names that they have in `torch.nn.Sequential(Linear, ReLU,
     /// Linear)`.
+    #[allow(dead_code, reason = "`--save` uses it, and the tests")]
     pub(crate) fn parameters(&self) -> [(&'static str, &Tensor); 4] {
         let Mlp { hidden, output } = self;
         [

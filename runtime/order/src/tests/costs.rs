@@ -199,7 +199,7 @@ fn reading_what_several_streams_wrote_in_turn_looks_at_as_few_records_at_any_num
 #[test]
 fn writing_rows_among_many_columns_looks_at_as_few_records_at_any_number() {
     const ROWS: u64 = 64;
-    assert_bounded(100, [1_000, 20_000], |count| {
+    assert_bounded(100, [1_000, count(4_000, 20_000)], |count| {
         let row = SLICE * count as u64;
         // The columns end half-way, so that each row below them is new.
         let column = |at| ByteRange::strided(SLICE * at as u64, SLICE, row, ROWS / 2);
@@ -211,7 +211,7 @@ fn writing_rows_among_many_columns_looks_at_as_few_records_at_any_number() {
 #[test]
 fn writing_columns_among_many_rows_looks_at_as_few_records_at_any_number() {
     const ROW: u64 = 8 * SLICE;
-    assert_bounded(100, [1_000, 20_000], |count| {
+    assert_bounded(100, [1_000, count(4_000, 20_000)], |count| {
         let row = |at| ByteRange::contiguous(ROW * at as u64, ROW);
         let column = |at| (0, ByteRange::strided(SLICE * (at as u64 % 8), SLICE, ROW, count as u64), true);
         after_writes((1, count, ROW * count as u64), row, column)
@@ -222,7 +222,7 @@ fn writing_columns_among_many_rows_looks_at_as_few_records_at_any_number() {
 fn writing_tiles_looks_at_as_few_records_at_any_number() {
     const ROWS: u64 = 4;
     const ROW: u64 = 4 * SLICE;
-    assert_bounded(150, [1_000, 20_000], |count| {
+    assert_bounded(150, [1_000, count(4_000, 20_000)], |count| {
         let tile = |at| ByteRange::strided(ROW * ROWS * at as u64, SLICE, ROW, ROWS);
         let again = |at| (0, tile(at * (count / 50)), true);
         after_writes((1, count, ROW * ROWS * count as u64), tile, again)
@@ -235,7 +235,7 @@ fn writing_columns_of_a_reshaped_matrix_looks_at_as_few_records_at_any_number() 
     // More streams than a node names, so that no node is skipped because of order.
     const STREAMS: usize = 40;
     // One matrix in two shapes, again and again: columns of each second row, and of all rows.
-    assert_bounded(250, [1_000, 20_000], |count| {
+    assert_bounded(250, [1_000, count(4_000, 20_000)], |count| {
         let row = SLICE * count as u64;
         let wide = |at: usize| ByteRange::strided(SLICE * at as u64, SLICE, 2 * row, ROWS / 2);
         let narrow = |at: usize| ByteRange::strided(SLICE * (at * 7) as u64, SLICE, row, ROWS);
@@ -262,7 +262,7 @@ fn writing_columns_of_a_reshaped_matrix_looks_at_as_few_records_at_any_number() 
 #[test]
 fn moving_columns_into_one_tree_looks_at_each_a_few_times() {
     const ROWS: u64 = 8;
-    assert_bounded(25, [1_000, 20_000], |count| {
+    assert_bounded(25, [1_000, count(4_000, 20_000)], |count| {
         let row = SLICE * count as u64;
         let mut run = Run::new(1, 1, row * ROWS, Strictness::Refuse);
         for at in 0..count as u64 {
