@@ -26,7 +26,7 @@ type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// A file of comma-separated numbers without a header, one row per line.
 ///
-/// A file that begins with gzip's magic number is decompressed. Lines end with `\n` or `\r\n`, and
+/// Needs the feature `csv`. A file that begins with gzip's magic number is decompressed. Lines end with `\n` or `\r\n`, and
 /// blank lines are skipped. Numbers may be in double quotes.
 ///
 /// # Examples

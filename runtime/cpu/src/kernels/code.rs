@@ -89,7 +89,9 @@ impl Code {
         }
         let ptx = match (kernel.source, self.compile) {
             (Source::Cuda(_), None) => {
-                return none("its device code is CUDA C++, and warpline was built without a compiler for it");
+                return none(
+                    "its device code is CUDA C++, and warpline was built without its feature cuda, which compiles it",
+                );
             }
             (Source::Cuda(_), Some(compile)) => {
                 compile(kernel.name, text).map_err(|error| match error.kind() {

@@ -86,8 +86,8 @@ impl Kernels {
     #[cfg(not(feature = "ptx"))]
     #[cold]
     fn load(&self, kernel: &'static Kernel, _: Option<&LaunchConfig>) -> Result<(), DriverError> {
-        let why = "it has no CPU form, and warpline was built without its feature ptx; give the kernel cpu, or \
-                   build with that feature";
+        let why = "it has no CPU form, and warpline was built without its feature ptx; give the kernel a CPU \
+                   form (cpu), or build warpline with features = [\"ptx\"]";
         Err(DriverError::Refused(format!("{}: {why}", kernel.name).into()))
     }
 
