@@ -112,7 +112,6 @@ impl Stream {
     }
 
     /// Operands and arguments are not moved until the driver takes them: they are large.
-    #[inline]
     fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         let kernel = call.kernel;
         let refused = match &call.failed {
@@ -125,7 +124,7 @@ impl Stream {
         }
         let mut op = Op::new("kernel", site, &call.operands[..]);
         (op.in_place, op.refused) = (kernel.in_place, refused);
-        let place = self.core().enqueue(&mut op, |_| {
+        let place = self.core().enqueue_inline(&mut op, |_| {
             let args = std::mem::take(&mut call.args);
             Command::Launch(Launch { kernel, config, args, extras: call.extras.take() })
         });

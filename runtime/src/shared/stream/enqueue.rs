@@ -46,11 +46,26 @@ impl StreamCore {
     }
 
     /// Enqueues an op. Takes the function behind a pointer, so that this long path is compiled once,
-    /// not for each kind of command in each crate.
+    /// not for each kind of command and element in each crate.
     fn enqueue_built(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
+        self.enqueue_inline(op, command)
+    }
+
+    /// Enqueues an op by code of the caller's own, without a call through a pointer. For launches,
+    /// which have one caller: it saves an eighth of their time.
+    #[inline]
+    pub(crate) fn enqueue_inline(
+        self: &Arc<Self>,
+        op: &mut Op<'_>,
+        command: impl FnOnce(Ticket) -> Command,
+    ) -> Result<Place> {
         if self.is_captured() {
             match self.capture(op.site) {
-                Ok(Some(capture)) => return capture.enqueue(self, op, command).map(Place::captured),
+                Ok(Some(capture)) => {
+                    let mut command = Some(command);
+                    let build: Build<'_> = &mut |ticket| (command.take().expect("one command"))(ticket);
+                    return capture.enqueue(self, op, build).map(Place::captured);
+                }
                 Ok(None) => {}
                 Err(error) => return Err(self.not_written(op, error)),
             }
@@ -71,7 +86,11 @@ impl StreamCore {
     }
 
     #[inline]
-    fn try_enqueue(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
+    fn try_enqueue(
+        self: &Arc<Self>,
+        op: &mut Op<'_>,
+        command: impl FnOnce(Ticket) -> Command,
+    ) -> Result<Place> {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
