@@ -26,8 +26,8 @@ type KeepRow = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// A file of comma-separated numbers without a header, one row per line.
 ///
-/// Needs the feature `csv`. A file that begins with gzip's magic number is decompressed. Lines end with `\n` or `\r\n`, and
-/// blank lines are skipped. Numbers may be in double quotes.
+/// Needs the feature `csv`. A file that begins with gzip's magic number is decompressed. Lines end
+/// with `\n` or `\r\n`, and blank lines are skipped. Numbers may be in double quotes.
 ///
 /// # Examples
 /// The training part of a file of handwritten digits: four of every five rows, each with 64 pixels

@@ -4,10 +4,10 @@
 //! Many functions on the path of an op return a [`Place`]. A value that is written to memory in
 //! parts and then read back as a whole stalls the processor for as long as an atomic operation
 //! takes. So on the path of a launch these functions are inlined, some by `#[inline(always)]`, and
-//! nothing borrows a place that is about to be returned. Link-time optimisation could inline them too, but only the profile
-//! of the final program can ask for it. A ticket without its clock would fit in a register anyway.
-//! But the clock of an older ticket is not kept, so an await could not say afterwards what the host
-//! has observed.
+//! nothing borrows a place that is about to be returned. Link-time optimisation could inline them
+//! too, but only the profile of the final program can ask for it. A ticket without its clock would
+//! fit in a register anyway. But the clock of an older ticket is not kept, so an await could not say
+//! afterwards what the host has observed.
 
 use super::coming::Coming;
 use super::core::{State, StreamCore};
