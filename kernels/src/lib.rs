@@ -12,8 +12,8 @@
 //! newer) compile the PTX to machine code. Its target is `sm_70`, and on Pascal `sm_60` in place of
 //! it. The descriptors contain the PTX, so neither a compiler nor a file is needed at run time.
 //! ptxas assembles the PTX without spills for architectures from `sm_60` to `sm_120`, but for
-//! `sm_62`, where seven kernels spill. `host-check` compiles the same sources for the host, runs the
-//! PTX on the CPU, and compares the results of both with the twins' results.
+//! `sm_62`, where seven kernels spill. `host-check` compiles the same sources for the host, runs
+//! the PTX on the CPU, and compares the results of both with the twins' results.
 //!
 //! Matrix products can also use a library, cuBLAS: see [`libraries`].
 //!

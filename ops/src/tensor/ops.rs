@@ -1,5 +1,5 @@
-//! The trait `TensorOps`: arithmetic, conversions, copies, views and reading of tensors, and the f32
-//! ops that train a perceptron.
+//! The trait `TensorOps`: arithmetic, conversions, copies, views and reading of tensors, and the
+//! f32 ops that train a perceptron.
 
 use super::call::{refused_call, refused_operand};
 use super::elementwise::{self, ADD, DIV, MUL, SUB};

@@ -42,8 +42,9 @@
 ///   loads the newest that it supports. Without device code, the kernel runs on CPU devices
 ///   only.
 /// - `ptx_from_sm_60` is a text of PTX for `sm_70` or a newer target, without anything that `sm_60`
-///   lacks. A GPU of Pascal loads it with `sm_60` in place of its target, and all other devices load
-///   it as it is. Text under `ptx` is always loaded as it is, so Pascal refuses text for `sm_70`.
+///   lacks. A GPU of Pascal loads it with `sm_60` in place of its target, and all other devices
+///   load it as it is. Text under `ptx` is always loaded as it is, so Pascal refuses text for
+///   `sm_70`.
 /// - The first launch of a kernel on any device, the CPU device too, compares the device code with
 ///   the declaration, and is refused if they differ. For PTX it compares the entry's name and the
 ///   number and sizes of its parameters. For CUDA C++ it compares the kernel's name, the number of

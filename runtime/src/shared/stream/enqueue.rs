@@ -45,8 +45,8 @@ impl StreamCore {
         self.enqueue_built(op, &mut |ticket| (command.take().expect("an op has one command"))(ticket))
     }
 
-    /// Enqueues an op. Takes the function behind a pointer, so that this long path is compiled once,
-    /// not for each kind of command and element in each crate.
+    /// Enqueues an op. Takes the function behind a pointer, so that this long path is compiled
+    /// once, not for each kind of command and element in each crate.
     fn enqueue_built(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
         self.enqueue_inline(op, command)
     }

@@ -6,8 +6,8 @@
 //! takes. So on the path of a launch these functions are inlined, some by `#[inline(always)]`, and
 //! nothing borrows a place that is about to be returned. Link-time optimisation could inline them
 //! too, but only the profile of the final program can ask for it. A ticket without its clock would
-//! fit in a register anyway. But the clock of an older ticket is not kept, so an await could not say
-//! afterwards what the host has observed.
+//! fit in a register anyway. But the clock of an older ticket is not kept, so an await could not
+//! say afterwards what the host has observed.
 
 use super::coming::Coming;
 use super::core::{State, StreamCore};

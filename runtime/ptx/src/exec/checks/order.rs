@@ -238,7 +238,8 @@ impl Clocks {
         if scope == Scope::Device {
             let wide = fenced_wide.get_or_insert_with(|| vec![0; published.len()].into());
             cover(warps, wide, warp, mask, time);
-            // Accesses that another thread has published and this warp has read are before this fence.
+            // Accesses that another thread has published and this warp has read are before this
+            // fence.
             let acquired = warps[warp].acquired;
             for (wide, published) in wide.iter_mut().zip(published.iter()) {
                 *wide = (*wide).max((*published).min(acquired));
