@@ -135,21 +135,12 @@ impl Registers {
             let part = unsafe { row.cast::<V::Cell>().add(first) };
             part.cast::<[V::Cell; PART]>()
         };
-        // Two loops, so that the first one has no branch.
-        if whole {
-            for first in (0..LANES).step_by(PART) {
-                let new = value(first);
-                // SAFETY: write needs valid memory that nothing refers to: PART divides LANES, so
-                // the part lies within the row, and `value` has returned.
-                unsafe { part(first).write(new) };
-            }
-        } else {
-            for first in (0..LANES).step_by(PART) {
-                let new = value(first);
-                // SAFETY: a reference needs memory as above.
-                let part = unsafe { &mut *part(first) };
-                *part = V::Cell::choose(mask >> first, new, *part);
-            }
+        for first in (0..LANES).step_by(PART) {
+            let new = value(first);
+            // SAFETY: a reference needs valid memory that nothing else refers to: PART divides
+            // LANES, so the part lies within the row, and `value` has returned.
+            let part = unsafe { &mut *part(first) };
+            *part = if whole { new } else { V::Cell::choose(mask >> first, new, *part) };
         }
     }
 
