@@ -12,7 +12,7 @@ use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, Pla
 fn text(case: &Case) -> String {
     // Cargo sets the variable. On a machine without the sources, the caller does.
     let package = std::env::var("CARGO_MANIFEST_DIR");
-    let folder = Path::new(package.as_deref().unwrap_or(env!("CARGO_MANIFEST_DIR"))).join("tests/corpus/ptx");
+    let folder = Path::new(package.as_deref().unwrap_or(env!("CARGO_MANIFEST_DIR"))).join("corpus/ptx");
     std::fs::read_to_string(folder.join(format!("{}.ptx", case.file))).expect("it is there")
 }
 

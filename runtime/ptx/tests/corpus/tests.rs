@@ -7,7 +7,7 @@ use std::path::Path;
 use super::manifest::cases;
 use super::references::{Agreement, Expected, expected};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
 
 /// The names without extension of the files in `folder` that have it.
 fn names(folder: &str, extension: &str) -> BTreeSet<String> {

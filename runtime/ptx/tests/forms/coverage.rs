@@ -95,7 +95,7 @@ fn covered() -> BTreeSet<String> {
 #[test]
 fn each_opcode_of_the_committed_ptx_has_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = [root.join("../../kernels/ptx"), root.join("tests/corpus/ptx")];
+    let folders = [root.join("../../../kernels/ptx"), root.join("corpus/ptx")];
     let mut found = BTreeSet::new();
     for folder in folders {
         let entries =
