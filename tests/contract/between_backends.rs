@@ -6,7 +6,7 @@
 mod ends;
 
 use crate::support::{block_on, refusal, says, within_a_minute};
-use crate::{SEEDS, and_nothing_is_left, refused, warm_up, with_outside_devices};
+use crate::{and_nothing_is_left, refused, seeds, warm_up, with_outside_devices};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use warpline::prelude::*;
@@ -40,7 +40,7 @@ macro_rules! between_backends {
 
             #[test]
             fn seeded_and_outside() {
-                (0..SEEDS).for_each(|seed| pair(Schedule::Seeded(seed), THREAD_0, seed % 2 == 1, body));
+                (0..seeds()).for_each(|seed| pair(Schedule::Seeded(seed), THREAD_0, seed % 2 == 1, body));
             }
 
             #[test]
@@ -58,7 +58,7 @@ macro_rules! between_backends {
             #[test]
             #[ignore = "needs a CUDA device"]
             fn seeded_and_cuda() {
-                (0..SEEDS).for_each(|seed| pair(Schedule::Seeded(seed), DeviceId::Cuda(0), seed % 2 == 1, body));
+                (0..seeds()).for_each(|seed| pair(Schedule::Seeded(seed), DeviceId::Cuda(0), seed % 2 == 1, body));
             }
         }
     )*};

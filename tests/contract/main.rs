@@ -35,12 +35,16 @@ mod views;
 mod zeroing;
 
 use std::future::{Future, IntoFuture};
+use support::software::{Third, run_third_of_cuda_tests};
 use warpline::prelude::*;
 use warpline::{Result, RuntimeBuilder, testing};
 use warpline_outside_driver::{BACKEND, ThreadDevice};
+use warpline_test_counts::count;
 
-/// The number of interleavings that each test runs in.
-const SEEDS: u64 = 12;
+/// Returns the number of interleavings that each test runs in.
+fn seeds() -> u64 {
+    count(6, 12)
+}
 
 /// Turns each function into a module with one test per backend: `mod name { threads, seeded,
 /// outside, cuda }`.
@@ -129,8 +133,11 @@ fn the_contract_holds_on_the_software_cuda_driver_with_event_completion() {
 
 #[test]
 fn the_contract_holds_on_the_software_cuda_driver_at_low_latency_and_low_power() {
-    for wake_up in ["low-latency", "low-power"] {
-        support::software::run_cuda_tests("", &[DEVICES, ("WARPLINE_WAKE_UP", wake_up)]);
+    for (number, wake_up) in ["low-latency", "low-power"].into_iter().enumerate() {
+        run_third_of_cuda_tests(
+            &Third { number, ..Third::default() },
+            &[DEVICES, ("WARPLINE_WAKE_UP", wake_up)],
+        );
     }
 }
 
@@ -150,16 +157,15 @@ const SEVERAL_GATES: [&str; 8] = [
 fn the_contract_holds_where_the_driver_registers_no_memory() {
     // Gates are host functions then, and only one of them can be closed at a time.
     let one_at_a_time = ("RUST_TEST_THREADS", "1");
-    support::software::run_cuda_tests_but(
-        "",
-        &SEVERAL_GATES,
+    run_third_of_cuda_tests(
+        &Third { number: 2, skipped: &SEVERAL_GATES, ..Third::default() },
         &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), one_at_a_time],
     );
 }
 
 #[test]
 fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
-    support::software::run_cuda_tests("", &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
+    run_third_of_cuda_tests(&Third::default(), &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
 }
 
 /// Runs several tests at once on a driver whose calls wait for each other. A call that frees memory
@@ -167,9 +173,9 @@ fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
 /// wait for a neighbour whose runtime ends.
 #[test]
 fn the_contract_holds_where_driver_calls_wait_for_each_other() {
-    for completion in ["word", "event"] {
-        support::software::run_cuda_tests(
-            "",
+    for (number, completion) in ["word", "event"].into_iter().enumerate() {
+        run_third_of_cuda_tests(
+            &Third { number, ..Third::default() },
             &[
                 DEVICES,
                 ("SOFTCUDA_ONE_AT_A_TIME", "1"),
@@ -183,14 +189,15 @@ fn the_contract_holds_where_driver_calls_wait_for_each_other() {
 
 #[test]
 fn the_contract_holds_where_devices_cannot_reach_each_other() {
-    support::software::run_cuda_tests("", &[DEVICES, ("SOFTCUDA_PEER", "0")]);
+    let third = Third { number: 1, and_all: &["peers::", "transfers::"], ..Third::default() };
+    run_third_of_cuda_tests(&third, &[DEVICES, ("SOFTCUDA_PEER", "0")]);
 }
 
 #[test]
 fn the_contract_holds_where_a_library_makes_the_products() {
     let library = warpline_softcuda::cublas_library().expect("the library was built with this test");
-    support::software::run_cuda_tests(
-        "",
+    run_third_of_cuda_tests(
+        &Third { number: 2, and_all: &["tensors::", "nn::"], ..Third::default() },
         &[DEVICES, ("WARPLINE_CUBLAS", library.to_str().expect("a path in UTF-8"))],
     );
 }
@@ -241,7 +248,7 @@ fn with_settings(
 
 fn seeded<const N: usize, Fut: Future<Output = Result<()>>>(body: impl Fn([Device; N]) -> Fut) {
     let builder = support::builder().cpu_devices(N as u32);
-    testing::for_each_seed_on(builder, 0..SEEDS, |devices| {
+    testing::for_each_seed_on(builder, 0..seeds(), |devices| {
         and_nothing_is_left(&body, devices.try_into().expect("as many as were asked for"))
     });
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
 use warpline::{OrderMode, Result, kernels, ops};
+use warpline_test_counts::count;
 
 /// Enqueues a program on the streams without awaiting anything, and returns a verdict for each op:
 /// true if it was accepted.
@@ -74,7 +75,7 @@ async fn capture(device: Device, steps: &[Step]) -> Result<Outcome> {
 #[test]
 fn a_graph_accepts_and_does_what_the_calls_themselves_do() {
     let (mut ops, mut refused) = (0, 0);
-    for number in 0..150 {
+    for number in 0..count(50, 150) {
         let steps = program(number);
         let (_runtime, device, []) = streams([]);
         let expected = crate::support::block_on(run(device.clone(), &steps)).unwrap();

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::process::{Command, Output};
+use warpline_test_counts::count;
 
 const CHILD: &str = "WARPLINE_TEST_CHILD";
 /// The seconds after which a child that hangs is killed.
@@ -46,13 +47,33 @@ fn text(output: &Output) -> String {
 /// The module selects tests by name: `graphs::`, or an empty string for all.
 #[track_caller]
 pub(crate) fn run_cuda_tests(module: &str, variables: &[(&str, &str)]) -> String {
-    run_cuda_tests_but(module, &[], variables)
+    none_is_skipped(&cuda_tests(module, &[]), variables)
 }
 
-/// Like [`run_cuda_tests`], without the tests whose names contain one of `skipped`.
+/// The tests that need a CUDA device, cut down in the quick suite.
+#[derive(Default)]
+pub(crate) struct Third<'a> {
+    /// Which of three: 0, 1 or 2.
+    pub(crate) number: usize,
+    /// The quick suite also runs the tests whose names contain one of these.
+    pub(crate) and_all: &'a [&'a str],
+    /// Neither suite runs the tests whose names contain one of these.
+    pub(crate) skipped: &'a [&'a str],
+}
+
+/// Like [`run_cuda_tests`], but the quick suite runs a third of the tests.
 #[track_caller]
-pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
-    let text = all_pass(module, skipped, variables);
+pub(crate) fn run_third_of_cuda_tests(third: &Third<'_>, variables: &[(&str, &str)]) -> String {
+    let of = count(3, 1);
+    let tests = cuda_tests("", third.skipped).into_iter().enumerate().filter(|(at, name)| {
+        at % of == third.number % of || third.and_all.iter().any(|part| name.contains(part))
+    });
+    none_is_skipped(&tests.map(|(_, name)| name).collect::<Vec<_>>(), variables)
+}
+
+#[track_caller]
+fn none_is_skipped(tests: &[String], variables: &[(&str, &str)]) -> String {
+    let text = all_pass(tests, variables);
     assert!(!text.contains(SKIPPED), "{variables:?}: the tests need more devices:\n{text}");
     text
 }
@@ -61,7 +82,7 @@ pub(crate) fn run_cuda_tests_but(module: &str, skipped: &[&str], variables: &[(&
 /// [`report_skipped`].
 #[track_caller]
 pub(crate) fn run_cuda_tests_on_one_device(module: &str) -> Vec<String> {
-    let text = all_pass(module, &[], &[("SOFTCUDA_DEVICES", "1")]);
+    let text = all_pass(&cuda_tests(module, &[]), &[("SOFTCUDA_DEVICES", "1")]);
     // A line may begin with other output.
     text.lines().filter_map(|line| Some(line.split_once(SKIPPED)?.1.to_owned())).collect()
 }
@@ -75,16 +96,24 @@ pub(crate) fn report_skipped(why: &str) {
     let _ = std::io::stderr().write_all(format!("{SKIPPED}{why}\n").as_bytes());
 }
 
+/// Returns the names of the tests of a module that need a CUDA device, without those that contain
+/// one of `skipped`.
+fn cuda_tests(module: &str, skipped: &[&str]) -> Vec<String> {
+    let mut command = test_binary(&[]);
+    command.args(["--ignored", "--list", "--format=terse", module]);
+    command.args(skipped.iter().flat_map(|name| ["--skip", name]));
+    let list = command.output().expect("it starts");
+    text(&list).lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
+}
+
 #[track_caller]
-fn all_pass(module: &str, skipped: &[&str], variables: &[(&str, &str)]) -> String {
-    let skip = [module].into_iter().chain(skipped.iter().flat_map(|name| ["--skip", name]));
-    let list = ["--ignored", "--list", "--format=terse"].into_iter().chain(skip.clone());
-    let list = test_binary(&[]).args(list).output().expect("it starts");
-    let tests = text(&list).lines().filter(|line| line.ends_with(": test")).count();
-    assert!(tests > 0, "no test needs a CUDA device");
-    let output = test_binary(variables).arg("--ignored").args(skip).output().expect("it starts");
+fn all_pass(tests: &[String], variables: &[(&str, &str)]) -> String {
+    assert!(!tests.is_empty(), "no test needs a CUDA device");
+    let mut command = test_binary(variables);
+    let output = command.args(["--ignored", "--exact"]).args(tests).output().expect("it starts");
     let text = text(&output);
     assert!(output.status.success(), "{variables:?}:\n{text}");
+    let tests = tests.len();
     assert!(text.contains(&format!("{tests} passed; 0 failed")), "{variables:?}:\n{text}");
     println!("{tests} tests passed on the software CUDA driver with {variables:?}");
     text

@@ -80,7 +80,7 @@ fn what_deny_accepts_gives_the_same_bytes_for_every_seed_and_under_threads() {
         assert_eq!(expected, again, "program {number}, blocking and asynchronous under threads: {steps:?}");
         ops += expected.accepted.len();
         refused += expected.accepted.iter().filter(|&&accepted| !accepted).count();
-        for_each_seed(200 * number..200 * number + count(40, 200), |device| {
+        for_each_seed(200 * number..200 * number + count(15, 200), |device| {
             let (steps, expected) = (&steps, &expected);
             async move {
                 assert_eq!(&run_async(device, steps).await?, expected, "program {number}: {steps:?}");

@@ -3,6 +3,7 @@
 
 use host_check::{Agree, Check, Launch, WARPS, launches};
 use warpline_kernels::launch;
+use warpline_test_counts::count;
 
 /// Compares every size at every offset in the stream and every alignment, and then a large size.
 fn compare(name: &str, [a, b]: [f32; 2], agree: Agree) {
@@ -19,7 +20,7 @@ fn compare(name: &str, [a, b]: [f32; 2], agree: Agree) {
             }
         }
     }
-    let n = 1_000_003;
+    let n = count(200_003, 1_000_003);
     for (start, launch) in [(0, Launch::new(launch::elements(n as u64))), (1, WARPS)] {
         // SAFETY: `y` has n elements.
         unsafe { check(n, 3, start).agrees(agree, &[launch]) };

@@ -3,13 +3,12 @@
 
 use host_check::{Agree, CUBES, Check, Launch, PARTIAL_WARPS, WARPS, awkward, launches_and, plain};
 use warpline_kernels::{SUM_RUN, launch};
+use warpline_test_counts::count;
 
 #[test]
 fn sums_and_means_are_the_same_bits() {
-    let run = SUM_RUN as usize;
-    for n in
-        [0, 1, 31, 32, 33, 1023, 1024, 1025, 5000, run - 1, run, run + 1, 3 * run + 77, 70_001, 1_000_003]
-    {
+    let (run, large) = (SUM_RUN as usize, count(200_003, 1_000_003));
+    for n in [0, 1, 31, 32, 33, 1023, 1024, 1025, 5000, run - 1, run, run + 1, 3 * run + 77, 70_001, large] {
         let x = plain(n, 5);
         let few = if n < 20_000 {
             launches_and(launch::one_block())
@@ -69,7 +68,7 @@ fn nan_and_infinities_pass_through_sums() {
 
 #[test]
 fn equal_elements_are_counted() {
-    for n in [0, 1, 31, 32, 33, 1023, 1025, 3000, 1_000_003] {
+    for n in [0, 1, 31, 32, 33, 1023, 1025, 3000, count(200_003, 1_000_003)] {
         let x: Vec<i64> = (0..n as i64).map(|i| i * 7 % 5).collect();
         let y: Vec<i64> = (0..n as i64).map(|i| i * 3 % 5).collect();
         let check = Check::of("count_equal").scalar(n as u64).slice(&x, 0).slice(&y, 1).slice(&[9i64], 1);

@@ -4,7 +4,7 @@
 use super::{Diary, THREAD_0};
 use crate::support::software::in_child;
 use crate::support::{block_on, break_device, refusal, says, within_a_minute};
-use crate::{SEEDS, with_outside_devices};
+use crate::{seeds, with_outside_devices};
 use warpline::prelude::*;
 use warpline::{Result, RuntimeBuilder, kernels};
 
@@ -162,8 +162,8 @@ fn seeded_helpers_wait_for_other_backends() {
     };
     within_a_minute(move || {
         let builder = || with_outside_devices(Runtime::builder(), 1);
-        warpline::testing::for_each_seed_on(builder(), 0..SEEDS, pipeline);
-        warpline::testing::for_each_seed_tokio_on(builder(), 0..SEEDS, pipeline);
+        warpline::testing::for_each_seed_on(builder(), 0..seeds(), pipeline);
+        warpline::testing::for_each_seed_tokio_on(builder(), 0..seeds(), pipeline);
     });
 }
 
