@@ -158,14 +158,17 @@ fn the_contract_holds_where_the_driver_registers_no_memory() {
     // Gates are host functions then, and only one of them can be closed at a time.
     let one_at_a_time = ("RUST_TEST_THREADS", "1");
     run_third_of_cuda_tests(
-        &Third { number: 2, skipped: &SEVERAL_GATES, ..Third::default() },
+        &Third { number: 2, and_all: &["streams::"], skipped: &SEVERAL_GATES },
         &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), one_at_a_time],
     );
 }
 
 #[test]
 fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
-    run_third_of_cuda_tests(&Third::default(), &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")]);
+    run_third_of_cuda_tests(
+        &Third { and_all: &["panic", "fails_its"], ..Third::default() },
+        &[DEVICES, ("SOFTCUDA_FAULT_SEEN", "stream")],
+    );
 }
 
 /// Runs several tests at once on a driver whose calls wait for each other. A call that frees memory
@@ -175,7 +178,7 @@ fn the_contract_holds_where_a_fault_is_seen_by_its_stream_first() {
 fn the_contract_holds_where_driver_calls_wait_for_each_other() {
     for (number, completion) in ["word", "event"].into_iter().enumerate() {
         run_third_of_cuda_tests(
-            &Third { number, ..Third::default() },
+            &Third { number, and_all: &["memory"], ..Third::default() },
             &[
                 DEVICES,
                 ("SOFTCUDA_ONE_AT_A_TIME", "1"),
