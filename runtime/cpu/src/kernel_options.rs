@@ -6,7 +6,9 @@ use warpline_driver::{Error, ErrorKind};
 /// The code of a kernel that CPU devices run, if the kernel has both: its CPU form, the *twin*, or
 /// its device code.
 ///
-/// Device code is PTX, or CUDA C++ where NVRTC is installed.
+/// Device code is PTX, or CUDA C++ where NVRTC is installed. CPU devices run it in builds with the
+/// feature `ptx` alone. In other builds, `RuntimeBuilder::build` refuses all forms but `Twin`, and a
+/// launch of a kernel without a twin is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KernelForm {
     /// Runs the twin. A kernel without one runs its device code.

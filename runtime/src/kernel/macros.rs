@@ -58,7 +58,8 @@
 ///   called once per launch. A panic in it is a fault: the CPU device accepts no more work, as a
 ///   GPU does after an illegal address. A kernel needs a twin or device code, or both.
 /// - Without a twin, a CPU device runs the kernel's PTX: the text with the newest target, each
-///   thread of each block. NVRTC compiles CUDA C++ for it, if NVRTC is installed. An access outside
+///   thread of each block. It needs the feature `ptx` for that, and refuses the launch without it.
+///   NVRTC compiles CUDA C++ for it, if NVRTC is installed. An access outside
 ///   of the operands, or a write to one that is only read, is a fault, which names the kernel, its
 ///   thread, the line and the element. What the kernel prints goes to standard output. A text with
 ///   an instruction that CPU devices do not support is refused at the first launch, and so is an

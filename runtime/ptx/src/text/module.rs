@@ -109,9 +109,9 @@ pub enum Number {
 pub struct Function<'a> {
     /// True for `.entry`, false for `.func`.
     pub is_kernel: bool,
-    /// The visibility.
+    /// The visibility to other modules.
     pub linkage: Linkage,
-    /// The name.
+    /// The name in the text, with which a driver finds a kernel.
     pub name: &'a str,
     /// The values that a function returns. A register here has the space `Param` too.
     pub returns: Vec<Variable<'a>>,

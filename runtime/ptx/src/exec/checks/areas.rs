@@ -96,7 +96,7 @@ impl Areas {
         Some(at)
     }
 
-    /// Names an address.
+    /// Returns the region that contains an address, or the bare address if none does.
     pub(super) fn place(&self, address: u64) -> Place {
         let has = |region: &&Region| region.start <= address && address - region.start < region.len_bytes;
         match self.regions.iter().find(has) {

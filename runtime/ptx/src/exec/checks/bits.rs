@@ -26,7 +26,7 @@ impl Bits {
         self.0[at as usize / 64] |= ((1 << len) - 1) << (at % 64);
     }
 
-    /// Sets any bits.
+    /// Sets the bits `from..to`, which may span words.
     pub(super) fn set_all(&mut self, from: u64, to: u64) {
         let mut at = from;
         while at < to {

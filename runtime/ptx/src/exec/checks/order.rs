@@ -54,9 +54,9 @@ pub(super) struct Thread {
 /// The latest events of a warp and of its lanes, by which the rules order their accesses.
 #[derive(Clone, Debug)]
 struct WarpClock {
-    /// When each lane last met others.
+    /// The time at which each lane last met others.
     met: [Time; LANES],
-    /// When each lane last met others or made a synchronising read.
+    /// The time at which each lane last met others or made a synchronising read.
     entered: [Time; LANES],
     /// The last barrier at which all threads of the block waited. Accesses that the block made
     /// before it are before those that this warp makes now.
@@ -138,7 +138,7 @@ impl ClusterClocks {
         self.warps[warp].floor
     }
 
-    /// Returns the numbers of the blocks.
+    /// Returns the numbers of this cluster's blocks in the grid.
     pub(super) fn blocks(&self) -> Range<u32> {
         self.first..self.first + self.blocks
     }
@@ -228,7 +228,7 @@ impl Clocks {
         set(&mut clock.entered, mask, self.time);
     }
 
-    /// Notes a fence of lanes.
+    /// Notes that the lanes of `mask` execute a fence of `scope`.
     pub(super) fn fence(&mut self, of: &mut ClusterClocks, warp: usize, mask: Mask, scope: Scope) {
         let time = self.tick();
         let scope = of.scope(scope);

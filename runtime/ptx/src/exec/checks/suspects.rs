@@ -82,7 +82,7 @@ impl Suspects {
         self.registers.is_empty()
     }
 
-    /// Ends all suspicions.
+    /// Forgets all suspect registers.
     pub(crate) fn clear(&mut self) {
         // Each warp that starts calls this, and most have none.
         if !self.registers.is_empty() {
