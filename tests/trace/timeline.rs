@@ -180,19 +180,37 @@ fn any_label_and_title_is_text_and_nothing_else() {
 
 #[test]
 fn a_window_at_waits_shows_what_waited_and_for_what() {
-    let recorder = recorded(|_| {
-        let (_runtime, device) = seeded();
-        let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
-        let steps = |n: u64| (0..n).for_each(|_| a.call(|| ()).blocking_wait().unwrap());
-        steps(200);
-        for _ in 0..3 {
-            a.call(|| ()).detach();
-            b.wait_stream(&a);
-            b.call(|| ()).detach();
+    let recorder = loop {
+        let mut waits_are_in_the_middle = false;
+        let recorder = recorded(|recorder| {
+            let (_runtime, device) = seeded();
+            let (a, b) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+            let step = || a.call(|| ()).blocking_wait().unwrap();
+            step();
+            let first = recorder.elapsed();
+            (0..200).for_each(|_| step());
+            // Without it, the work of `a` may finish before `b` would wait for it.
+            let gate = a.hold().unwrap();
+            for _ in 0..3 {
+                a.call(|| ()).detach();
+                b.wait_stream(&a);
+                b.call(|| ()).detach();
+            }
+            let opened = recorder.elapsed();
+            gate.open();
+            device.synchronize().blocking_wait().unwrap();
+            let waited = recorder.elapsed();
+            while recorder.elapsed() < 2 * waited {
+                step();
+            }
+            // The waits ended between `opened` and `waited`, but a loaded machine may make the rest
+            // so long that they are not in the middle half.
+            waits_are_in_the_middle = 3 * first + recorder.elapsed() <= 4 * opened;
+        });
+        if waits_are_in_the_middle {
+            break recorder;
         }
-        device.synchronize().blocking_wait().unwrap();
-        steps(200);
-    });
+    };
     let edges = |svg: &str| svg.matches(r#"class="edge""#).count() - 1; // without the legend's
     let shown = svg(recorder.picture().at_waits(Duration::from_millis(50)));
     assert!((1..=3).contains(&edges(&shown)), "{shown}");
