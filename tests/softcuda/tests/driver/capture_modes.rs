@@ -5,6 +5,7 @@ use crate::support::in_child;
 use crate::twins::ADD;
 use cudarc::driver::sys::{self, CUstreamCaptureMode as Mode};
 use std::ffi::{CString, c_void};
+use std::sync::Mutex;
 
 const GLOBAL: Mode = Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: Mode = Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -63,12 +64,17 @@ const UNSAFE: &[Call] = &[
     ("cuMemHostAlloc", |_| cu!(cuMemHostAlloc(&mut std::ptr::null_mut(), 8, 0))),
     ("cuMemAllocHost", |_| cu!(cuMemAllocHost_v2(&mut std::ptr::null_mut(), 8))),
     ("cuMemHostRegister", |_| {
-        let memory = Box::leak(Box::new([0u64; 8]));
-        cu!(cuMemHostRegister_v2(memory.as_mut_ptr().cast(), 64, 0))
+        // The driver may use it until the process ends.
+        static REGISTERED: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
+        let mut memory = vec![0u64; 8];
+        let code = cu!(cuMemHostRegister_v2(memory.as_mut_ptr().cast(), 64, 0));
+        REGISTERED.lock().unwrap().push(memory);
+        code
     }),
     ("cuMemFreeHost", |things| cu!(cuMemFreeHost(things.host as *mut c_void))),
     ("cuMemcpyDtoH", |things| {
-        cu!(cuMemcpyDtoH_v2((&raw mut *Box::leak(Box::new(0u64))).cast(), things.memory, 8))
+        let mut word = 0u64;
+        cu!(cuMemcpyDtoH_v2((&raw mut word).cast(), things.memory, 8))
     }),
     ("cuMemsetD8", |things| cu!(cuMemsetD8_v2(things.memory, 1, 8))),
     ("cuMemFree", |things| cu!(cuMemFree_v2(things.memory))),

@@ -174,10 +174,10 @@ fn device_code_reads_and_writes_mapped_and_managed_memory() {
             // SAFETY: the memory has two floats, and the kernel that wrote them has ended.
             assert_eq!(unsafe { *(memory as *const [f32; 2]) }, [1.0, 1.0]);
         }
-        // SAFETY: the memory is on the heap until the end of the test, which reads it no more.
-        let heap = Box::leak(Box::new([0f32; 2])).as_ptr() as u64;
-        launch_add_of(add, stream, (heap, 2), (1, 32));
+        let heap = Box::new([0f32; 2]);
+        launch_add_of(add, stream, (heap.as_ptr() as u64, 2), (1, 32));
         assert_eq!(cu!(cuStreamSynchronize(stream)), ILLEGAL_ADDRESS, "pageable memory is the host's alone");
+        drop(heap);
     });
 }
 
