@@ -7,7 +7,7 @@ mod support;
 
 use std::time::Instant;
 use support::process::{resident_kib, threads};
-use support::{Figure, ONE, Options, Table, counting, touch_three};
+use support::{Figure, ONE, Options, Sample, Table, counting, touch_three};
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -45,6 +45,7 @@ fn main() {
     let start = Instant::now();
     let mut early = None;
     let mut most = (0, 0);
+    let (mut most_uses, mut waits) = (0, Vec::new());
     futures::executor::block_on(async {
         for at in 0..leases {
             let lease = pool.lease().await.expect("a lease");
@@ -59,8 +60,12 @@ fn main() {
             }
             if at % 100 == 99 {
                 lease.synchronize().await.expect("it runs");
+                let start = Instant::now();
+                drop(owner.wait_for(&a));
+                waits.push(start.elapsed().as_nanos() as f64);
             }
             most.0 = most.0.max(a.bookkeeping().records);
+            most_uses = most_uses.max(a.bookkeeping().uses);
             most.1 = most.1.max(device.bookkeeping().stream_slots);
             if at == leases / 10 {
                 early = Some(figures("a tenth in"));
@@ -91,6 +96,18 @@ fn main() {
         None,
         Some(most.0 <= 2 * POOL + 4),
     );
+    let goal = format!("≤ {} (twice the live streams)", 2 * POOL + 4);
+    let uses = Figure::count(most_uses);
+    table.row(
+        "soak: the most streams that a weight knows",
+        "",
+        uses,
+        &goal,
+        None,
+        Some(most_uses <= 2 * POOL + 4),
+    );
+    let waits = Sample(waits.split_off(waits.len() / 2));
+    table.report("soak, second half: a wait for all uses of one weight", "ns", &waits);
     let (slots, goal) = (Figure::count(most.1), format!("≤ {}", POOL + 2));
     table.row("soak: stream slots ever used", "", slots, &goal, None, Some(most.1 <= POOL + 2));
     table.report("soak, at the end: live streams", "", Figure::count(books.live_streams));

@@ -63,8 +63,10 @@ impl Uses {
         let before = self.list.len();
         if before == self.list.capacity() {
             self.retain(|used| !observed.is_gone(used.stream));
-            // The list has to double before the next search, so searching costs little per use.
-            self.list.reserve(before);
+            // What is left has to double before the next search, so searching costs little per use.
+            // What was dropped needs no room, or the list would grow with the number of streams
+            // that have ever used the memory.
+            self.list.reserve(self.list.len());
         }
         let some_are_gone = self.list.len() < before;
         self.set(used);

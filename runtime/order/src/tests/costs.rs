@@ -273,3 +273,17 @@ fn moving_columns_into_one_tree_looks_at_each_a_few_times() {
         visited(count, || drop(run.enter(0, &[(0, narrow, true)], None).expect("one stream")))
     });
 }
+
+#[test]
+fn streams_that_are_gone_leave_few_uses() {
+    let mut run = Run::new(2, 1, SLICE, Strictness::Skip);
+    let mut most = 0;
+    for _ in 0..20_000 {
+        run.step(&Step::Replace(1));
+        for stream in [1, 0] {
+            run.enter(stream, &[(0, slice(0), false)], None).expect("no order is checked");
+        }
+        most = run.ledgers[0].open().uses().len().max(most);
+    }
+    assert!(most <= 8, "{most}");
+}
