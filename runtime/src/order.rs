@@ -25,7 +25,7 @@ pub enum OrderMode {
     Warn,
     /// Insert the missing edge and run the op.
     Wait,
-    /// Do not check.
+    /// Do not check. Work of a closed stream is before later uses of its memory all the same.
     Off,
 }
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
-use warpline::{Result, kernels};
+use warpline::{OrderMode, Result, kernels};
+use warpline_test_counts::count;
 
 /// Returns the order in which the host functions of three streams run. Each entry is a stream's
 /// number.
@@ -165,6 +166,27 @@ fn a_race_that_only_some_seeds_show_is_found() {
     });
     let seen = seen.lock().unwrap();
     assert!(seen.contains(&0) && seen.contains(&5) && seen.len() >= 4, "{seen:?}");
+}
+
+#[test]
+fn work_of_a_closed_stream_is_before_later_uses_in_every_mode() {
+    for mode in [OrderMode::Deny, OrderMode::Warn, OrderMode::Wait, OrderMode::Off] {
+        for_each_seed_on(Runtime::builder().order(mode), 0..count(30, 300), |devices| async move {
+            let (stream, other) = (devices[0].new_stream()?, devices[0].new_stream()?);
+            let [x, y] = [stream.alloc_zeroed::<u32>(4)?, stream.alloc_zeroed::<u32>(4)?];
+            other.wait_stream(&stream);
+            stream.fill(&x, 1).queued()?;
+            let closed = devices[0].new_stream()?;
+            closed.wait_stream(&stream);
+            closed.fill(&x, 2).queued()?;
+            closed.fill(&y, 3).queued()?;
+            drop(closed);
+            assert_eq!(stream.read(&x).await?, [2; 4], "{mode:?}");
+            other.fill(&y, 4).queued()?;
+            assert_eq!(other.read(&y).await?, [4; 4], "{mode:?}");
+            Ok(())
+        });
+    }
 }
 
 #[test]

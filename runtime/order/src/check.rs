@@ -99,8 +99,9 @@ pub enum Strictness {
     /// Reports unordered uses and enters the op anyway. Marks, and uses that need an edge of the
     /// runtime, still stop it.
     Find,
-    /// Compares no accesses and enters nothing except the use itself. Marks and an earlier owner of
-    /// the memory still stop the op.
+    /// Compares no accesses and enters nothing except the use itself. Marks, an earlier owner of
+    /// the memory, and uses by closed streams still stop the op. Accesses are not known then, so
+    /// each use by a closed stream counts as one of the same bytes.
     Skip,
 }
 
@@ -175,6 +176,13 @@ impl Entry<'_> {
     fn used(&self) -> Use {
         Use { stream: self.asker.stream, ticket: self.ticket }
     }
+
+    /// Returns whether to open a ledger for any kind of access. Without records, the uses have to
+    /// show those by closed streams, and a shard has only those of its own readers.
+    #[inline]
+    fn opens(&self, writes: bool) -> bool {
+        writes || self.strictness == Strictness::Skip
+    }
 }
 
 #[inline]
@@ -207,8 +215,8 @@ pub fn disjoint<A: Access>(accesses: &[A], order: &mut Disjoint) -> bool {
 }
 
 #[inline]
-fn open(ledger: &Ledger, writes: bool, stream: StreamId) -> Page<'_> {
-    if writes { ledger.open() } else { ledger.open_to_read(stream) }
+fn open(ledger: &Ledger, any: bool, stream: StreamId) -> Page<'_> {
+    if any { ledger.open() } else { ledger.open_to_read(stream) }
 }
 
 /// Checks all accesses of an op, and enters them if they pass.
@@ -255,7 +263,7 @@ fn check_disjoint<A: Access>(
     for &(_, at) in order {
         let access = &accesses[usize::from(at)];
         let writes = access.mode().writes();
-        let mut page = open(access.ledger(), writes, entry.asker.stream);
+        let mut page = open(access.ledger(), entry.opens(writes), entry.asker.stream);
         let renewed = match (entry.strictness, writes) {
             (Strictness::Skip, _) => None,
             (_, false) => page.renew::<false>(entry.used(), access.range(), entry.site, is_after),
@@ -286,7 +294,7 @@ fn check_and_enter_one(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> bool {
-    if !page.is_plain() {
+    if !page.is_plain() || unordered_closed(page, entry).next().is_some() {
         return false;
     }
     check(at, access, page, entry, &mut entered.findings);
@@ -324,12 +332,13 @@ fn check_together<A: Access>(
     entry: &Entry<'_>,
     entered: &mut Entered,
 ) -> Result<(), Refused> {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.stream);
+    let (mut pages, page_of) = open_all(accesses, entry);
     let asker = &entry.asker;
     let mut needs: Vec<Use> = Vec::new();
     for page in &mut pages {
         page.drop_ended_marks();
         needs.extend(page.behind().filter(|behind| !asker.ensured.covers(*behind)));
+        needs.extend(unordered_closed(page, entry));
     }
     for (at, access) in accesses.iter().enumerate() {
         let page = &pages[usize::from(page_of[at])];
@@ -367,9 +376,21 @@ fn check_together<A: Access>(
     Ok(())
 }
 
+/// Returns the uses by closed streams that the op is not ordered after, if it compares no accesses.
+/// A check that does finds them among the accesses.
+#[inline]
+fn unordered_closed<'a>(page: &'a Book, entry: &'a Entry<'_>) -> impl Iterator<Item = Use> + 'a {
+    let asker = &entry.asker;
+    let uses = if entry.strictness == Strictness::Skip { page.uses() } else { &[] };
+    uses.iter().copied().filter(move |used| {
+        let by_other = used.stream != asker.stream && asker.observed.is_closed(used.stream);
+        by_other && !asker.is_after(*used) && !asker.ensured.covers(*used)
+    })
+}
+
 /// Opens each ledger once, in the order of their addresses. Returns the pages, and for each access
 /// the index of its page.
-fn open_all<A: Access>(accesses: &[A], stream: StreamId) -> (Vec<Page<'_>>, Vec<At>) {
+fn open_all<'a, A: Access>(accesses: &'a [A], entry: &Entry<'_>) -> (Vec<Page<'a>>, Vec<At>) {
     let mut sorted: Vec<usize> = (0..accesses.len()).collect();
     sorted.sort_by_key(|&at| address(&accesses[at]));
     let mut page_of = vec![0; accesses.len()];
@@ -377,7 +398,7 @@ fn open_all<A: Access>(accesses: &[A], stream: StreamId) -> (Vec<Page<'_>>, Vec<
     for same in sorted.chunk_by(|&a, &b| address(&accesses[a]) == address(&accesses[b])) {
         let writes = same.iter().any(|&at| accesses[at].mode().writes());
         same.iter().for_each(|&at| page_of[at] = pages.len() as At);
-        pages.push(open(accesses[same[0]].ledger(), writes, stream));
+        pages.push(open(accesses[same[0]].ledger(), entry.opens(writes), entry.asker.stream));
     }
     (pages, page_of)
 }
@@ -419,7 +440,7 @@ fn enter(at: At, access: &impl Access, page: &mut Book, entry: &Entry<'_>, enter
 /// ended do not come back.
 #[cold]
 pub fn undo<A: Access>(accesses: &[A], entry: &Entry<'_>, entered: Entered) {
-    let (mut pages, page_of) = open_all(accesses, entry.asker.stream);
+    let (mut pages, page_of) = open_all(accesses, entry);
     for (at, access) in accesses.iter().enumerate() {
         undo_one(at as At, access, &mut pages[usize::from(page_of[at])], entry, &entered);
     }

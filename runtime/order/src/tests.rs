@@ -378,6 +378,31 @@ fn contend(ledger: &Ledger) {
     }
 }
 
+#[test]
+fn an_op_that_compares_no_accesses_needs_the_work_of_closed_streams() {
+    let all = [(0, ByteRange::contiguous(0, 64), false)];
+    for contended in [false, true] {
+        let mut run = Run::new(4, 1, 64, Strictness::Skip);
+        let written = [(0, ByteRange::contiguous(0, 64), true)];
+        run.enter(1, &written, None).expect("no order is checked");
+        let by_closed = run.streams[1].point().used;
+        run.enter(2, &all, None).expect("the stream is open");
+        run.observed.close(by_closed.stream);
+        if contended {
+            contend(&run.ledgers[0]);
+        }
+        match run.enter(3, &all, None) {
+            Err(Refused::Needs(needs)) => assert_eq!(needs, [by_closed]),
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+        run.ensured.add(by_closed);
+        run.enter(3, &all, None).expect("it is ordered");
+        run.ensured = Ensured::new();
+        run.observed.observe(by_closed, &Clock::default());
+        run.enter(2, &all, None).expect("it has finished");
+    }
+}
+
 fn run(strictness: Strictness, streams: usize, steps: &[Step]) {
     let mut run = Run::new(streams, LEDGERS, BYTES, strictness);
     for (at, step) in steps.iter().enumerate() {
