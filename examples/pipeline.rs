@@ -109,12 +109,12 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let compute = pipeline.compute.clone();
 
     let began = Instant::now();
-    let mut raw = compute.enter(|| ColumnMoments::new(COLUMNS, &device))?;
+    let raw = compute.enter(|| ColumnMoments::new(COLUMNS, &device))?;
     let rows = pipeline.pass(|x| raw.merge(x).queued()).await?;
     ensure!(rows > 0, "{} has no rows", options.file.display());
     let (mean, deviation) = compute.enter(|| raw.scales())?;
 
-    let mut standard = compute.enter(|| ColumnMoments::new(COLUMNS, &device))?;
+    let standard = compute.enter(|| ColumnMoments::new(COLUMNS, &device))?;
     pipeline
         .pass(|x| {
             ops::standardize_(x, &mean, &deviation).queued()?;

@@ -31,6 +31,10 @@ pub(crate) fn against_a_copy(bench: &Bench) {
     let [a, b, c] = [1, 2, 0].map(|value| filled::<i64>(&stream, half, value));
     let [row, deviation] = [0.5, 1.0].map(|value| filled::<f32>(&stream, COLS, value));
     let [means, squares] = [0.5, 1.0].map(|value| filled::<f64>(&stream, n / 4, value));
+    let seen = filled::<u64>(&stream, n / 4, 9);
+    let of_columns = seen.slice(..COLS).expect("it is longer");
+    let [mean_of_columns, square_of_columns] =
+        [&means, &squares].map(|buffer| buffer.slice(..COLS).expect("it is longer"));
     let [mean, scale] = [&y, &z].map(|buffer| buffer.slice(..n / 4).expect("it is longer"));
     let (labels, count) = (filled::<i64>(&stream, rows, 7), filled::<i64>(&stream, 1, 0));
     let of = |shape: &[usize]| Tensor::from_buffer(x.clone(), shape).expect("as many elements");
@@ -40,7 +44,6 @@ pub(crate) fn against_a_copy(bench: &Bench) {
     let classes = Tensor::from_buffer(labels, [rows]).expect("as many elements");
 
     let [len, halves, cols, quarter] = [n, half, COLS, n / 4].map(|count| count as u64);
-    let (height, width) = (rows as u32, COLS as u32);
     let [per_element, per_half] = [launch::elements(len), launch::elements(halves)];
     let stream = &stream;
     let run = |call, config| stream.launch(call, config).queued();
@@ -64,13 +67,13 @@ pub(crate) fn against_a_copy(bench: &Bench) {
         (
             "standardize",
             8 * n,
-            Box::new(|| run(kernels::standardize(height, width, &row, &deviation, &z), per_element)),
+            Box::new(|| run(kernels::standardize(rows as u64, cols, &row, &deviation, &z), per_element)),
         ),
         (
             "column_scales",
-            6 * n,
+            8 * n,
             Box::new(|| {
-                let call = kernels::column_scales(quarter as u32, 9, &means, &squares, &mean, &scale);
+                let call = kernels::column_scales(quarter, &seen, &means, &squares, &mean, &scale);
                 run(call, launch::elements(quarter))
             }),
         ),
@@ -106,7 +109,8 @@ pub(crate) fn against_a_copy(bench: &Bench) {
             "column_moments",
             8 * n,
             Box::new(|| {
-                let call = kernels::column_moments(height, width, 0, &x, &means, &squares);
+                let state = (&of_columns, &mean_of_columns, &square_of_columns);
+                let call = kernels::column_moments(rows as u64, cols, &x, state.0, state.1, state.2);
                 run(call, launch::columns(cols))
             }),
         ),

@@ -6,7 +6,7 @@
 // column, which depend on one another: about 10 clocks per row.
 #include "columns.cuh"
 
-KERNEL column_sums(u32 rows, u32 cols, const float* __restrict__ x, float* __restrict__ sums) {
+KERNEL column_sums(u64 rows, u64 cols, const float* __restrict__ x, float* __restrict__ sums) {
     __shared__ Tiles tiles;
     __shared__ Columns exact;
     for (u64 first = block() * TILE_COLUMNS; first < cols; first += blocks() * TILE_COLUMNS) {
@@ -14,7 +14,7 @@ KERNEL column_sums(u32 rows, u32 cols, const float* __restrict__ x, float* __res
         for (u32 c = thread_in_block(); c < width; c += block_threads()) {
             exact[c] = 0.0;
         }
-        each_column(rows, cols, u32(first), width, x, tiles, [&](u32 c, const float (*values)[TILE_COLUMNS], u32 count) {
+        each_column(rows, cols, first, width, x, tiles, [&](u32 c, const float (*values)[TILE_COLUMNS], u32 count) {
             double sum = exact[c];
 #pragma unroll 8
             for (u32 r = 0; r < count; ++r) {

@@ -21,18 +21,18 @@ using Tiles = float[2][TILE_ROWS][TILE_COLUMNS];
 
 // Copies up to TILE_ROWS rows, from `row` on, of the columns from `first` to `first + width` to
 // `to` in shared memory. In a block of more threads than one warp, the first warp skips this.
-__device__ __forceinline__ void fetch_rows(u32 rows, u32 cols, u32 row, u32 first, u32 width,
+__device__ __forceinline__ void fetch_rows(u64 rows, u64 cols, u64 row, u64 first, u32 width,
                                            const float* __restrict__ x, float (*to)[TILE_COLUMNS]) {
     const u32 adders = block_threads() > TILE_COLUMNS ? TILE_COLUMNS : 0;
     if (thread_in_block() < adders) {
         return;
     }
-    const u32 count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
+    const u32 count = u32(rows - row < TILE_ROWS ? rows - row : TILE_ROWS);
 #pragma unroll 4
     for (u32 i = thread_in_block() - adders; i < count * TILE_COLUMNS; i += block_threads() - adders) {
         const u32 r = i / TILE_COLUMNS, c = i % TILE_COLUMNS;
         if (c < width) {
-            to[r][c] = x[(u64(row) + r) * cols + first + c];
+            to[r][c] = x[(row + r) * cols + first + c];
         }
     }
 }
@@ -41,15 +41,16 @@ __device__ __forceinline__ void fetch_rows(u32 rows, u32 cols, u32 row, u32 firs
 // order. values[r][0], for r below `count`, are the next values of column `first + c`. A column
 // gets the same thread every time. All threads of the block call this, and it ends with a barrier.
 template <class F>
-__device__ __forceinline__ void each_column(u32 rows, u32 cols, u32 first, u32 width, const float* __restrict__ x,
+__device__ __forceinline__ void each_column(u64 rows, u64 cols, u64 first, u32 width, const float* __restrict__ x,
                                             Tiles& tile, F add) {
     if (rows > 0) {
         fetch_rows(rows, cols, 0, first, width, x, tile[0]);
     }
     __syncthreads();
+    u32 now = 0;
     // `row` ends at exactly `rows`, so it cannot overflow.
-    for (u32 row = 0, now = 0; row < rows; now = 1 - now) {
-        const u32 count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
+    for (u64 row = 0; row < rows; now = 1 - now) {
+        const u32 count = u32(rows - row < TILE_ROWS ? rows - row : TILE_ROWS);
         for (u32 c = thread_in_block(); c < width; c += block_threads()) {
             add(c, reinterpret_cast<const float(*)[TILE_COLUMNS]>(&tile[now][0][c]), count);
         }

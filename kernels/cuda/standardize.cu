@@ -4,9 +4,9 @@
 // by memory.
 #include "vector.cuh"
 
-KERNEL standardize(u32 rows, u32 cols, const float* __restrict__ mean, const float* __restrict__ deviation,
+KERNEL standardize(u64 rows, u64 cols, const float* __restrict__ mean, const float* __restrict__ deviation,
                    float* __restrict__ x) {
     if (cols > 0) {
-        map_columns(u64(rows) * cols, cols, x, x, [=](float x, u64 c) { return (x - mean[c]) / deviation[c]; });
+        map_columns(rows * cols, cols, x, x, [=](float x, u64 c) { return (x - mean[c]) / deviation[c]; });
     }
 }

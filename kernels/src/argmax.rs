@@ -2,6 +2,7 @@
 //!
 //! Reads 4 bytes per element and writes 8 bytes per row.
 
+use crate::convert::size;
 use crate::max::largest;
 
 warpline_runtime::kernel! {
@@ -18,7 +19,7 @@ warpline_runtime::kernel! {
         cpu: |_, cols, x, indices| {
             indices.fill(0);
             if cols > 0 {
-                x.chunks_exact(cols as usize).zip(indices).for_each(|(row, index)| *index = largest(row) as i64);
+                x.chunks_exact(size(cols)).zip(indices).for_each(|(row, index)| *index = largest(row) as i64);
             }
         },
     }

@@ -15,6 +15,7 @@
 //!   `f64` or an integer of more than 24 bits is rounded twice. A value out of range becomes an
 //!   infinity.
 
+use crate::convert::rounded;
 use half::{bf16, f16};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -109,6 +110,7 @@ macro_rules! integers {
             }
 
             #[inline]
+            #[allow(clippy::cast_possible_truncation, reason = "rules at the top of this file")]
             fn of(value: Value) -> Self {
                 match value {
                     Value::Integer(value) => value as $ty,
@@ -140,10 +142,10 @@ macro_rules! floats {
     )*};
 }
 floats! {
-    f32, x => f64::from(x), f => f as f32, i => i as f32;
+    f32, x => f64::from(x), f => rounded(f), i => i as f32;
     f64, x => x, f => f, i => i as f64;
-    f16, x => f64::from(x), f => f16::from_f32(f as f32), i => f16::from_f32(i as f32);
-    bf16, x => f64::from(x), f => bf16::from_f32(f as f32), i => bf16::from_f32(i as f32)
+    f16, x => f64::from(x), f => f16::from_f32(rounded(f)), i => f16::from_f32(i as f32);
+    bf16, x => f64::from(x), f => bf16::from_f32(rounded(f)), i => bf16::from_f32(i as f32)
 }
 
 /// A byte that is false if it is 0.

@@ -1,6 +1,6 @@
 //! The running mean and squared deviations of each matrix column, updated batch by batch.
 //!
-//! Reads 8 bytes per element (two passes) and moves 32 bytes per column.
+//! Reads 8 bytes per element (two passes) and moves 48 bytes per column.
 //!
 //! Let n values with mean m and M = Σ(x − m)² be merged already, and let the batch have k values
 //! with mean m′ and M′. Then δ = m′ − m, m ← m + δ·k/(n + k), M ← M + M′ + δ²·n·k/(n + k). Source:
@@ -14,37 +14,36 @@ warpline_runtime::kernel! {
     /// Merges a batch into the moments of each column.
     ///
     /// `means` holds the means, and `squares` the sums of squared deviations from the mean. `x` is
-    /// row-major, `rows` × `cols`. `seen` counts the rows merged before. If `seen` is 0, the
-    /// contents of `means` and `squares` are overwritten. The batch's moments are computed in f64
-    /// in two passes, in row order.
+    /// row-major, `rows` × `cols`. `seen` counts the rows merged before, for each column, and
+    /// `rows` is added to it. Where `seen` is 0, the contents of `means` and `squares` are
+    /// overwritten. The batch's moments are computed in f64 in two passes, in row order.
     pub unsafe fn column_moments(
-        rows: u32, cols: u32, seen: u64, x: &[f32], means: &mut [f64], squares: &mut [f64]
+        rows: u64, cols: u64, x: &[f32], seen: &mut [u64], means: &mut [f64], squares: &mut [f64]
     )
-    where u64::from(rows) * u64::from(cols) <= x.len() as u64
-        && cols as usize <= means.len()
-        && cols as usize <= squares.len()
+    where rows.saturating_mul(cols) == x.len() as u64
+        && cols == seen.len() as u64
+        && cols == means.len() as u64
+        && cols == squares.len() as u64
     {
         descriptor: COLUMN_MOMENTS,
         ptx_from_sm_60: include_str!("../ptx/column_moments.ptx"),
-        cpu: |rows, cols, seen, x, means, squares| {
-            let (rows, cols) = (rows as usize, cols as usize);
-            merge(rows, seen, &x[..rows * cols], &mut means[..cols], &mut squares[..cols])
-        },
+        cpu: |rows, _, x, seen, means, squares| merge(rows, x, seen, means, squares),
     }
 }
 
-fn merge(rows: usize, seen: u64, x: &[f32], means: &mut [f64], squares: &mut [f64]) {
-    if seen == 0 {
-        means.fill(0.0);
-        squares.fill(0.0);
+fn merge(rows: u64, x: &[f32], seen: &mut [u64], means: &mut [f64], squares: &mut [f64]) {
+    for (&seen, (mean, square)) in seen.iter().zip(means.iter_mut().zip(&mut *squares)) {
+        if seen == 0 {
+            (*mean, *square) = (0.0, 0.0);
+        }
     }
     if rows == 0 {
         return;
     }
     let cols = means.len();
-    let (count, seen) = (rows as f64, seen as f64);
-    let total = seen + count;
-    for (tile, (means, squares)) in means.chunks_mut(TILE).zip(squares.chunks_mut(TILE)).enumerate() {
+    let count = rows as f64;
+    let tiles = seen.chunks_mut(TILE).zip(means.chunks_mut(TILE).zip(squares.chunks_mut(TILE)));
+    for (tile, (seen, (means, squares))) in tiles.enumerate() {
         let (mut batch_means, mut deviations, mut batch_squares) = ([0.0; TILE], [0.0; TILE], [0.0; TILE]);
         let width = means.len();
         accumulate(x, cols, tile * TILE, &mut batch_means[..width], |_, x| x);
@@ -59,8 +58,11 @@ fn merge(rows: usize, seen: u64, x: &[f32], means: &mut [f64], squares: &mut [f6
         for i in 0..width {
             let batch_square = batch_squares[i] - deviations[i] * deviations[i] / count;
             let delta = batch_means[i] - means[i];
-            means[i] += delta * (count / total);
-            squares[i] += batch_square + delta * delta * (seen * (count / total));
+            let before = seen[i] as f64;
+            let share = count / (before + count);
+            means[i] += delta * share;
+            squares[i] += batch_square + delta * delta * (before * share);
+            seen[i] += rows;
         }
     }
 }
@@ -77,15 +79,17 @@ mod tests {
 
     fn moments(cols: u32, x: &[f32], batches: &[u32]) -> Moments {
         let (mut means, mut squares) = (vec![f64::NAN; cols as usize], vec![f64::NAN; cols as usize]);
-        let mut seen = 0;
+        let mut seen = vec![0u64; cols as usize];
+        let mut rest = x;
         for &rows in batches {
-            let x = &x[seen as usize * cols as usize..];
-            run(
-                &COLUMN_MOMENTS,
-                &[value(rows), value(cols), value(seen), read(x), written(&mut means), written(&mut squares)],
-            );
-            seen += u64::from(rows);
+            let batch;
+            (batch, rest) = rest.split_at(rows as usize * cols as usize);
+            let sizes = [value(u64::from(rows)), value(u64::from(cols))];
+            let state = [written(&mut seen), written(&mut means), written(&mut squares)];
+            let given: Vec<_> = sizes.into_iter().chain([read(batch)]).chain(state).collect();
+            run(&COLUMN_MOMENTS, &given);
         }
+        assert_eq!(seen, vec![u64::from(batches.iter().sum::<u32>()); cols as usize]);
         Moments { means, squares }
     }
 

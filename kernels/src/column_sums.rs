@@ -3,17 +3,18 @@
 //! Reads 4 bytes per element and writes 4 bytes per column.
 
 use crate::columns::{TILE, accumulate};
+use crate::convert::rounded;
 
 warpline_runtime::kernel! {
     /// Computes sums\[c\] ← the sum of column `c` of the row-major `rows` × `cols` matrix `x`.
     ///
     /// Each sum is accumulated in f64, in row order, and rounded once. `sums` has `cols` elements.
-    pub unsafe fn column_sums(rows: u32, cols: u32, x: &[f32], write sums: &mut [f32])
-    where u64::from(rows) * u64::from(cols) <= x.len() as u64 && cols as usize == sums.len()
+    pub unsafe fn column_sums(rows: u64, cols: u64, x: &[f32], write sums: &mut [f32])
+    where rows.saturating_mul(cols) == x.len() as u64 && cols == sums.len() as u64
     {
         descriptor: COLUMN_SUMS,
         ptx_from_sm_60: include_str!("../ptx/column_sums.ptx"),
-        cpu: |rows, cols, x, sums| sum_columns(&x[..rows as usize * cols as usize], sums),
+        cpu: |_, _, x, sums| sum_columns(x, sums),
     }
 }
 
@@ -22,7 +23,7 @@ fn sum_columns(x: &[f32], sums: &mut [f32]) {
     for (tile, sums) in sums.chunks_mut(TILE).enumerate() {
         let mut exact = [0.0; TILE];
         accumulate(x, cols, tile * TILE, &mut exact[..sums.len()], |_, x| x);
-        sums.iter_mut().zip(exact).for_each(|(sum, exact)| *sum = exact as f32);
+        sums.iter_mut().zip(exact).for_each(|(sum, exact)| *sum = rounded(exact));
     }
 }
 
@@ -31,7 +32,7 @@ mod tests {
     use super::COLUMN_SUMS;
     use crate::twin::{read, run, value, written};
 
-    fn sums(rows: u32, cols: u32, x: &[f32]) -> Vec<f32> {
+    fn sums(rows: u64, cols: u64, x: &[f32]) -> Vec<f32> {
         let mut sums = vec![f32::NAN; cols as usize];
         run(&COLUMN_SUMS, &[value(rows), value(cols), read(x), written(&mut sums)]);
         sums
@@ -40,7 +41,7 @@ mod tests {
     #[test]
     fn agrees_with_a_sum_per_column() {
         for (rows, cols) in [(0, 0), (0, 3), (3, 0), (1, 1), (5, 65), (100, 32), (7, 33)] {
-            let x: Vec<f32> = (0..rows * cols + 2).map(|i| (i as f32).sqrt()).collect();
+            let x: Vec<f32> = (0..rows * cols).map(|i| (i as f32).sqrt()).collect();
             let expected: Vec<f32> = (0..cols)
                 .map(|c| (0..rows).map(|r| f64::from(x[(r * cols + c) as usize])).sum::<f64>() as f32)
                 .collect();

@@ -10,6 +10,7 @@
 //! or, if the weight is larger than its steps, several times that from a cache.
 //! `channels_to_images` reads 4 bytes and writes 4 bytes per element.
 
+use crate::convert::size;
 use crate::threads::share_out;
 use std::ops::Range;
 
@@ -47,7 +48,7 @@ warpline_runtime::kernel! {
             let across = Steps {
                 size: width, kernel: kernel_width, stride: stride_across, padding: padding_across, out: out_width
             };
-            gathered(images as usize, channels as usize, down, across, x, columns)
+            gathered(size(images), size(channels), down, across, x, columns)
         },
     }
 
@@ -65,7 +66,7 @@ warpline_runtime::kernel! {
         descriptor: CHANNELS_TO_IMAGES,
         ptx_from_sm_60: PTX,
         cpu: |images, channels, pixels, biased, x, bias, y| {
-            let [images, channels, pixels] = [images, channels, pixels].map(|n| n as usize);
+            let [images, channels, pixels] = [images, channels, pixels].map(size);
             let bias = if biased == 0 { None } else { Some(bias) };
             if !y.is_empty() {
                 reordered(images, channels, pixels, x, bias, y)
@@ -95,14 +96,14 @@ impl Steps {
     fn index(&self, at: usize, i: usize) -> Option<usize> {
         // A position before the first element wraps around to a large number.
         let from = (at as u64).wrapping_mul(self.stride).wrapping_add(i as u64).wrapping_sub(self.padding);
-        (from < self.size).then_some(from as usize)
+        (from < self.size).then_some(size(from))
     }
 
     /// Returns the positions at which element `i` of the weight is over the input.
     fn inside(&self, i: usize) -> Range<usize> {
         let first = self.padding.saturating_sub(i as u64).div_ceil(self.stride).min(self.out);
         let end = self.size.saturating_add(self.padding).saturating_sub(i as u64).div_ceil(self.stride);
-        first as usize..end.clamp(first, self.out) as usize
+        size(first)..size(end.clamp(first, self.out))
     }
 }
 
@@ -111,7 +112,7 @@ fn gathered(images: usize, channels: usize, down: Steps, across: Steps, x: &[f32
         return;
     }
     let [height, width, kernel_height, kernel_width, out_height, out_width] =
-        [down.size, across.size, down.kernel, across.kernel, down.out, across.out].map(|n| n as usize);
+        [down.size, across.size, down.kernel, across.kernel, down.out, across.out].map(size);
     // One unit is a row of pixels of one image, for one element of the weight.
     share_out(columns, out_width, MANY.div_ceil(out_width), |start, columns| {
         for (unit, to) in columns.chunks_exact_mut(out_width).enumerate() {
@@ -133,7 +134,7 @@ fn gathered(images: usize, channels: usize, down: Steps, across: Steps, x: &[f32
             if across.stride == 1 {
                 to.copy_from_slice(&line[..to.len()]);
             } else {
-                to.iter_mut().zip(line.iter().step_by(across.stride as usize)).for_each(|(to, x)| *to = *x);
+                to.iter_mut().zip(line.iter().step_by(size(across.stride))).for_each(|(to, x)| *to = *x);
             }
         }
     });

@@ -3,7 +3,7 @@
 //! Reads 16 bytes per element and writes 8 bytes.
 
 warpline_runtime::kernel! {
-    /// Computes count\[0\] ← the number of places among the first `n` where `x` and `y` are equal.
+    /// Computes count\[0\] ← the number of the `n` places where `x` and `y` are equal.
     pub unsafe fn count_equal(n: u64, x: &[i64], y: &[i64], write count: &mut [i64])
     where n == x.len() as u64 && n == y.len() as u64 && count.len() == 1
     {

@@ -7,6 +7,8 @@
 //! range without changing either (Goodfellow, Bengio and Courville, "Deep Learning", MIT Press
 //! 2016, section 4.1).
 
+use crate::convert::{rounded, size};
+
 const PTX: &str = include_str!("../ptx/cross_entropy.ptx");
 
 warpline_runtime::kernel! {
@@ -31,7 +33,7 @@ warpline_runtime::kernel! {
         cpu: |rows, cols, logits, labels, loss, grad| {
             let mut total = 0.0;
             each_row(rows, cols, logits, labels, grad, |_, loss| total += loss);
-            loss[0] = (total / rows as f64) as f32;
+            loss[0] = rounded(total / rows as f64);
         },
     }
 
@@ -65,7 +67,7 @@ warpline_runtime::kernel! {
     {
         descriptor: CROSS_ENTROPY_MEAN,
         ptx_from_sm_60: PTX,
-        cpu: |rows, losses, loss| loss[0] = (losses.iter().fold(0.0, |sum, x| sum + x) / rows as f64) as f32,
+        cpu: |rows, losses, loss| loss[0] = rounded(losses.iter().fold(0.0, |sum, x| sum + x) / rows as f64),
     }
 }
 
@@ -81,7 +83,7 @@ fn each_row(
     if cols == 0 {
         return (0..labels.len()).for_each(|r| hand_over(r, f64::NAN));
     }
-    let each = logits.chunks_exact(cols as usize).zip(grad.chunks_exact_mut(cols as usize));
+    let each = logits.chunks_exact(size(cols)).zip(grad.chunks_exact_mut(size(cols)));
     for (r, ((logits, grad), &label)) in each.zip(labels).enumerate() {
         hand_over(r, row(logits, label, 1.0 / rows as f32, grad));
     }
@@ -97,7 +99,7 @@ fn row(logits: &[f32], label: i64, weight: f32, grad: &mut [f32]) -> f64 {
         grad.fill(f32::NAN);
         return f64::NAN;
     };
-    let scale = (f64::from(weight) / sum) as f32;
+    let scale = rounded(f64::from(weight) / sum);
     grad.iter_mut().for_each(|e| *e *= scale);
     grad[at] -= weight;
     sum.ln() - f64::from(logits[at] - max)

@@ -5,6 +5,8 @@
 //!
 //! Writes each element once. A repeated element comes from a cache after the first read.
 
+use crate::convert::size;
+
 /// Declares the kernel for one element size.
 macro_rules! expand {
     ($ty:ty, $name:ident $descriptor:ident) => {
@@ -20,7 +22,7 @@ macro_rules! expand {
             {
                 descriptor: $descriptor,
                 ptx_from_sm_60: include_str!("../ptx/expand.ptx"),
-                cpu: |_, repeat, inner, x, y| expanded(repeat as usize, inner as usize, x, y),
+                cpu: |_, repeat, inner, x, y| expanded(size(repeat), size(inner), x, y),
             }
         }
     };

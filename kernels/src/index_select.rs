@@ -2,6 +2,7 @@
 //!
 //! Reads 4 bytes and writes 4 bytes per element of the result, and reads 8 bytes per index.
 
+use crate::convert::size;
 use crate::threads::share_out;
 
 /// The least number of elements per thread: about 1 ms on one core.
@@ -20,7 +21,7 @@ warpline_runtime::kernel! {
     {
         descriptor: INDEX_SELECT,
         ptx_from_sm_60: include_str!("../ptx/index_select.ptx"),
-        cpu: |_, n, inner, _, x, indices, y| selected(n as usize, inner as usize, x, indices, y),
+        cpu: |_, n, inner, _, x, indices, y| selected(size(n), size(inner), x, indices, y),
     }
 }
 

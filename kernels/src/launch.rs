@@ -75,7 +75,7 @@ pub fn product(m: u64, n: u64) -> LaunchConfig {
 ///
 /// A kernel loops over the work that exceeds its grid.
 fn blocks(wanted: u64) -> u32 {
-    wanted.clamp(1, i32::MAX as u64) as u32
+    u32::try_from(wanted.clamp(1, i32::MAX as u64)).expect("the clamp is below")
 }
 
 #[cfg(test)]

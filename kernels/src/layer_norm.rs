@@ -6,6 +6,7 @@
 //! √(σ² + eps) · weight + bias (Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450; eps
 //! as in `torch.nn.functional.layer_norm`).
 
+use crate::convert::{rounded, size};
 use crate::threads::share_out;
 
 /// The least number of elements per thread: about 1 ms on one core.
@@ -28,7 +29,7 @@ warpline_runtime::kernel! {
         descriptor: LAYER_NORM,
         tolerance: 1e-6,
         ptx_from_sm_60: include_str!("../ptx/layer_norm.ptx"),
-        cpu: |_, cols, eps, x, weight, bias, y| normalized(cols as usize, f64::from(eps), x, weight, bias, y),
+        cpu: |_, cols, eps, x, weight, bias, y| normalized(size(cols), f64::from(eps), x, weight, bias, y),
     }
 }
 
@@ -42,7 +43,7 @@ fn normalized(cols: usize, eps: f64, x: &[f32], weight: &[f32], bias: &[f32], y:
             let variance = sum(x, |x| (x - mean) * (x - mean)) / cols as f64;
             let scale = 1.0 / (variance + eps).sqrt();
             for (((y, &x), weight), bias) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                *y = ((f64::from(x) - mean) * scale) as f32 * weight + bias;
+                *y = rounded((f64::from(x) - mean) * scale) * weight + bias;
             }
         }
     });

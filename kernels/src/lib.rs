@@ -21,6 +21,8 @@
 //! configurations with which the kernels are fast; `benches/RESULTS.md` has figures of an H100.
 // Decision: docs/decisions/0037-the-crate-carries-ptx.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// A size that is cut gives a wrong result instead of an error.
+#![cfg_attr(not(test), deny(clippy::cast_possible_truncation))]
 
 mod add;
 mod argmax;
@@ -32,6 +34,7 @@ mod column_scales;
 mod column_sums;
 mod columns;
 mod conv;
+mod convert;
 mod count_equal;
 mod cross_entropy;
 mod elementwise;

@@ -2,6 +2,7 @@
 //!
 //! Reads 4·(m·k + k·n + n) bytes and writes 4·m·n bytes, for 2·m·n·k operations.
 
+use crate::convert::size;
 use crate::gemm::{Operand, gemm};
 use crate::libraries::cublas;
 
@@ -31,7 +32,7 @@ warpline_runtime::kernel! {
             y.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
             let x = Operand { elements: x, transposed: false };
             let w = Operand { elements: w, transposed: w_transposed == 0 };
-            gemm([m, n, k].map(|n| n as usize), x, w, 1.0, y)
+            gemm([m, n, k].map(size), x, w, 1.0, y)
         },
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Reads 4·(m·k + k·n) bytes and writes 4·m·n bytes, for 2·m·n·k operations.
 
+use crate::convert::size;
 use crate::gemm::{Operand, gemm};
 use crate::libraries::cublas;
 
@@ -26,7 +27,7 @@ warpline_runtime::kernel! {
         cpu: |m, n, k, a_transposed, b_transposed, a, b, c| {
             let a = Operand { elements: a, transposed: a_transposed != 0 };
             let b = Operand { elements: b, transposed: b_transposed != 0 };
-            gemm([m, n, k].map(|n| n as usize), a, b, 0.0, c)
+            gemm([m, n, k].map(size), a, b, 0.0, c)
         },
     }
 }

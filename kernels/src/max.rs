@@ -2,6 +2,8 @@
 //!
 //! Reads 4 bytes per element. `maxima` writes 4 bytes per run, and `max_dim` 12 bytes per line.
 
+use crate::convert::size;
+
 const PTX: &str = include_str!("../ptx/max.ptx");
 
 /// The length of the runs in which [`maxima`](fn@maxima) divides a large operand.
@@ -45,7 +47,7 @@ warpline_runtime::kernel! {
             if x.is_empty() {
                 return;
             }
-            let (n, inner) = (n as usize, inner as usize);
+            let (n, inner) = (size(n), size(inner));
             let lines = values.chunks_exact_mut(inner).zip(indices.chunks_exact_mut(inner));
             for (x, (values, indices)) in x.chunks_exact(n * inner).zip(lines) {
                 if inner == 1 {

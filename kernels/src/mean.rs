@@ -5,16 +5,16 @@
 use crate::sum::sum_of;
 
 warpline_runtime::kernel! {
-    /// Computes mean\[0\] ← the sum of the first `n` elements of `x` divided by `n`; NaN if there
-    /// are none.
+    /// Computes mean\[0\] ← the sum of the `n` elements of `x` divided by `n`; NaN if there are
+    /// none.
     ///
     /// The elements are added in the order of [`sum`](fn@crate::sum).
     pub unsafe fn mean(n: u64, x: &[f32], write mean: &mut [f32])
-    where n <= x.len() as u64 && mean.len() == 1
+    where n == x.len() as u64 && mean.len() == 1
     {
         descriptor: MEAN,
         ptx_from_sm_60: include_str!("../ptx/mean.ptx"),
-        cpu: |n, x, mean| mean[0] = sum_of(&x[..n as usize]) / n as f32,
+        cpu: |n, x, mean| mean[0] = sum_of(x) / n as f32,
     }
 }
 

@@ -12,6 +12,7 @@
 //! Element i of a fill depends on its position in the stream, offset + i, and not on threads. Two
 //! fills of halves give the same elements as one fill of the whole.
 
+use crate::convert::size;
 use crate::threads::share_out;
 
 /// Words per block.
@@ -32,14 +33,16 @@ pub fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
             key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
         }
         let products = [0, 1].map(|i| u64::from(MULTIPLIERS[i]) * u64::from(counter[2 * i]));
-        let [high, low] = [products.map(|p| (p >> 32) as u32), products.map(|p| p as u32)];
-        counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]];
+        let [[low_0, high_0], [low_1, high_1]] = products.map(words);
+        counter = [high_1 ^ counter[1] ^ key[0], low_1, high_0 ^ counter[3] ^ key[1], low_0];
     }
     counter
 }
 
+/// Returns the low and the high word.
 #[inline]
-fn words(value: u64) -> [u32; 2] {
+#[expect(clippy::cast_possible_truncation, reason = "the other half is the other word")]
+const fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
@@ -61,7 +64,7 @@ pub(crate) fn fill(
     map: impl Fn([u32; BLOCK]) -> [f32; BLOCK] + Sync,
 ) {
     // `offset` + i has up to 65 bits and its quarter 63, so it never carries into the subsequence.
-    let (block, skipped) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
+    let (block, skipped) = (offset / BLOCK as u64, size(offset % BLOCK as u64));
     share_out(y, BLOCK, MANY, |start, y| {
         fill_part(seed, subsequence, block + (start / BLOCK) as u64, skipped, y, &map);
     });

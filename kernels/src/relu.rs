@@ -9,7 +9,7 @@ warpline_runtime::kernel! {
     ///
     /// `y` has `n` elements and may be `x` itself.
     pub in_place unsafe fn relu(n: u64, x: &[f32], write y: &mut [f32])
-    where n <= x.len() as u64 && n == y.len() as u64
+    where n == x.len() as u64 && n == y.len() as u64
     {
         descriptor: RELU,
         ptx_from_sm_60: include_str!("../ptx/relu.ptx"),
@@ -17,8 +17,7 @@ warpline_runtime::kernel! {
     }
 }
 
-fn relu_cells(n: u64, x: &[Cell<f32>], y: &[Cell<f32>]) {
-    let (x, y) = (&x[..n as usize], &y[..n as usize]);
+fn relu_cells(_: u64, x: &[Cell<f32>], y: &[Cell<f32>]) {
     if std::ptr::eq(x, y) {
         // Separate from the loop below, which is vectorised only for memory that does not overlap.
         y.iter().for_each(|y| y.set(clamped(y.get())));

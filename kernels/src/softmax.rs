@@ -6,6 +6,7 @@
 //! keeps exp within range without changing the quotient (Goodfellow, Bengio and Courville, "Deep
 //! Learning", MIT Press 2016, section 4.1).
 
+use crate::convert::{rounded, size};
 use crate::threads::share_out;
 
 /// The least number of elements per thread: about 1 ms on one core.
@@ -23,7 +24,7 @@ warpline_runtime::kernel! {
         descriptor: SOFTMAX,
         tolerance: 1e-6,
         ptx_from_sm_60: include_str!("../ptx/softmax.ptx"),
-        cpu: |_, n, inner, x, y| softmaxed(n as usize, inner as usize, x, y),
+        cpu: |_, n, inner, x, y| softmaxed(size(n), size(inner), x, y),
     }
 }
 
@@ -43,7 +44,7 @@ fn row(x: &[f32], y: &mut [f32]) {
     // The maximum ignores a NaN, which comes back through exp.
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - max).exp());
-    let total = y.iter().map(|&y| f64::from(y)).sum::<f64>() as f32;
+    let total = rounded(y.iter().map(|&y| f64::from(y)).sum());
     y.iter_mut().for_each(|y| *y /= total);
 }
 
@@ -63,7 +64,7 @@ fn columns(inner: usize, x: &[f32], y: &mut [f32]) {
         }
     }
     for y in y.chunks_exact_mut(inner) {
-        y.iter_mut().zip(&sums).for_each(|(y, &sum)| *y /= sum as f32);
+        y.iter_mut().zip(&sums).for_each(|(y, &sum)| *y /= rounded(sum));
     }
 }
 

@@ -17,37 +17,39 @@
 //! The error grows as for pairwise summation (Higham, "The Accuracy of Floating Point Summation",
 //! SIAM J. Sci. Comput. 14(4), 1993): with 32 + 5 + log2(chunks) roundings on a path, not with n.
 
+use crate::convert::size;
+
 const CHUNK: usize = 1024;
 const LANES: usize = 32;
 
 const PTX: &str = include_str!("../ptx/sum.ptx");
 
 warpline_runtime::kernel! {
-    /// Computes total\[0\] ← the sum of the first `n` elements of `x`, 0 if there are none.
+    /// Computes total\[0\] ← the sum of the `n` elements of `x`, 0 if there are none.
     ///
     /// `total` has one element. The order is fixed, so every run gives the same bits. The rounding
     /// error grows with 37 + log2(n / 1024) additions, not with n.
     pub unsafe fn sum(n: u64, x: &[f32], write total: &mut [f32])
-    where n <= x.len() as u64 && total.len() == 1
+    where n == x.len() as u64 && total.len() == 1
     {
         descriptor: SUM,
         ptx_from_sm_60: PTX,
-        cpu: |n, x, total| total[0] = sum_of(&x[..n as usize]),
+        cpu: |_, x, total| total[0] = sum_of(x),
     }
 
-    /// Computes sums\[r\] ← the sum of run `r` of the first `n` elements of `x`.
+    /// Computes sums\[r\] ← the sum of run `r` of the `n` elements of `x`.
     ///
     /// A run has [`SUM_RUN`] elements; the last one may be shorter. A run is a power of two of
     /// chunks, so its sum is one of the sums in the order of [`sum`](fn@sum).
     /// [`sum_tree`](fn@sum_tree) of all runs is therefore [`sum`](fn@sum) of the elements. The two
     /// steps are for inputs that are too large for a single block of a GPU.
     pub unsafe fn sum_runs(n: u64, x: &[f32], write sums: &mut [f32])
-    where n <= x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
+    where n == x.len() as u64 && n.div_ceil(SUM_RUN) == sums.len() as u64
     {
         descriptor: SUM_RUNS,
         ptx_from_sm_60: PTX,
-        cpu: |n, x, sums| {
-            x[..n as usize].chunks(SUM_RUN as usize).zip(sums).for_each(|(run, sum)| *sum = sum_of(run))
+        cpu: |_, x, sums| {
+            x.chunks(size(SUM_RUN)).zip(sums).for_each(|(run, sum)| *sum = sum_of(run))
         },
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Reads 4 bytes and writes 4 bytes per f32 element, and twice as many per i64 element.
 
+use crate::convert::size;
+
 const PTX: &str = include_str!("../ptx/transpose.ptx");
 
 warpline_runtime::kernel! {
@@ -11,7 +13,7 @@ warpline_runtime::kernel! {
     {
         descriptor: TRANSPOSE,
         ptx_from_sm_60: PTX,
-        cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
+        cpu: |rows, cols, x, y| transposed(size(rows), size(cols), x, y),
     }
 
     /// Transposes a matrix of i64, like [`transpose`](fn@transpose).
@@ -20,7 +22,7 @@ warpline_runtime::kernel! {
     {
         descriptor: TRANSPOSE_I64,
         ptx_from_sm_60: PTX,
-        cpu: |rows, cols, x, y| transposed(rows as usize, cols as usize, x, y),
+        cpu: |rows, cols, x, y| transposed(size(rows), size(cols), x, y),
     }
 }
 

@@ -18,6 +18,7 @@
 //! The names of the kernels end in the element type, because CUDA C++ has functions with the bare
 //! names.
 
+use crate::convert::rounded;
 use crate::threads::share_out;
 
 /// The least number of elements per thread: about 1 ms on one core.
@@ -61,7 +62,7 @@ fn tanh(x: f32) -> f32 {
         return x;
     }
     let e = (-2.0 * f64::from(x.abs())).exp();
-    (((1.0 - e) / (1.0 + e)) as f32).copysign(x)
+    rounded((1.0 - e) / (1.0 + e)).copysign(x)
 }
 
 fn map(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {

@@ -1,6 +1,6 @@
 //! Elementwise operations on buffers, at the speed of memory.
 
-use crate::{launch, stream_of};
+use crate::{launch, rows_and_columns, stream_of};
 use warpline_kernels::{self as kernels, launch::elements};
 use warpline_runtime::{Buffer, Element, Pending};
 
@@ -44,7 +44,7 @@ pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
 /// Computes y ← a·x + y.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`.
+/// The errors of [`fill_`]; `Shape` if the lengths differ.
 #[track_caller]
 pub fn axpy_(y: &Buffer<f32>, a: f32, x: &Buffer<f32>) -> Pending<()> {
     let n = y.len() as u64;
@@ -54,7 +54,7 @@ pub fn axpy_(y: &Buffer<f32>, a: f32, x: &Buffer<f32>) -> Pending<()> {
 /// Computes y ← y + x. `x` may be `y` itself.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `Shape` if `x` is shorter than `y`; `Overlap` if they overlap without
+/// The errors of [`fill_`]; `Shape` if the lengths differ; `Overlap` if they overlap without
 /// being the same view.
 #[track_caller]
 pub fn add_(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
@@ -76,11 +76,11 @@ pub fn relu_into(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 /// columns.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `Shape` if the lengths do not match.
+/// The errors of [`fill_`]; `Shape` if `x` does not consist of whole rows, or `deviation` has another
+/// length than `mean`.
 #[track_caller]
 pub fn standardize_(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
-    let cols = mean.len();
-    let rows = x.len().checked_div(cols).unwrap_or(0);
-    let call = kernels::standardize(rows as u32, cols as u32, mean, deviation, x);
+    let [rows, cols] = rows_and_columns(x, mean.len());
+    let call = kernels::standardize(rows, cols, mean, deviation, x);
     launch(x, call, elements(x.len() as u64))
 }

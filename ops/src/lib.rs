@@ -10,6 +10,8 @@
 //! `stream.scope` or `stream.enter`, else the device's default stream. [`data`] brings batches of a
 //! dataset to a device ahead of the work on them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// A size that is cut gives a wrong result instead of an error.
+#![cfg_attr(not(test), deny(clippy::cast_possible_truncation))]
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -38,6 +40,13 @@ fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchC
         Ok(stream) => stream.launch(call, config),
         Err(error) => Pending::refused(error),
     }
+}
+
+/// Returns the number of whole rows in `x` and `cols`, its number of columns, as kernels take them.
+///
+/// If `x` does not consist of whole rows, the kernel's condition on its lengths does not hold.
+fn rows_and_columns<T: Element>(x: &Buffer<T>, cols: usize) -> [u64; 2] {
+    [x.len().checked_div(cols).unwrap_or(0) as u64, cols as u64]
 }
 
 /// Returns the current stream of `operand`'s device.

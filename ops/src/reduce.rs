@@ -2,9 +2,9 @@
 //! run.
 
 use crate::sum::{Over, enqueue_sum};
-use crate::{launch, stream_of};
+use crate::{launch, rows_and_columns, stream_of};
 use warpline_kernels::{self as kernels, launch::columns, launch::elements};
-use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Result, Site};
+use warpline_runtime::{Buffer, Device, Error, ErrorKind, Pending, Result, Site, Stream};
 
 /// Computes the sum of all elements, 0 if there are none, and reads it back to the host.
 ///
@@ -32,20 +32,22 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
 /// Computes sums\[c\] ← the sum of column c of `x`, a matrix of `sums.len()` columns.
 ///
 /// # Errors
-/// The errors of [`sum`]; `Shape` if the lengths do not match.
+/// The errors of [`sum`]; `Shape` if `x` does not consist of whole rows.
 #[track_caller]
 pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
-    let cols = sums.len();
-    let rows = x.len().checked_div(cols).unwrap_or(0);
-    launch(x, kernels::column_sums(rows as u32, cols as u32, x, sums), columns(cols as u64))
+    let [rows, cols] = rows_and_columns(x, sums.len());
+    launch(x, kernels::column_sums(rows, cols, x, sums), columns(cols))
 }
 
 /// The running mean and standard deviation of each column over batches of rows, kept on the device.
 ///
-/// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979).
+/// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979). The number of
+/// rows is kept on the device too, so a merge counts when the device does it: a refused one never
+/// does, and one in a graph does at each launch.
 #[derive(Debug)]
 pub struct ColumnMoments {
-    seen: u64,
+    /// The number of rows merged, once for each column.
+    seen: Buffer<u64>,
     means: Buffer<f64>,
     squares: Buffer<f64>,
 }
@@ -62,7 +64,8 @@ impl ColumnMoments {
                 the length of a row";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(ColumnMoments { seen: 0, means: device.alloc(cols)?, squares: device.alloc(cols)? })
+        let seen = Stream::current(device)?.alloc_zeroed(cols)?;
+        Ok(ColumnMoments { seen, means: device.alloc(cols)?, squares: device.alloc(cols)? })
     }
 
     /// Merges the rows of `x`.
@@ -70,18 +73,23 @@ impl ColumnMoments {
     /// # Errors
     /// In the `Pending`: `Shape` if `x` does not consist of whole rows, and the errors of [`sum`].
     #[track_caller]
-    pub fn merge(&mut self, x: &Buffer<f32>) -> Pending<()> {
-        let cols = self.means.len();
-        let rows = x.len().checked_div(cols).unwrap_or(0);
-        let call =
-            kernels::column_moments(rows as u32, cols as u32, self.seen, x, &self.means, &self.squares);
-        self.seen += rows as u64;
-        launch(x, call, columns(cols as u64))
+    pub fn merge(&self, x: &Buffer<f32>) -> Pending<()> {
+        let [rows, cols] = rows_and_columns(x, self.means.len());
+        let call = kernels::column_moments(rows, cols, x, &self.seen, &self.means, &self.squares);
+        launch(x, call, columns(cols))
     }
 
-    /// Returns the number of rows merged so far.
-    pub fn seen(&self) -> u64 {
-        self.seen
+    /// Reads back the number of rows merged by the ops so far.
+    ///
+    /// # Errors
+    /// The errors of [`sum`].
+    #[track_caller]
+    pub fn seen(&self) -> Pending<u64> {
+        let site = Site::here(&"seen");
+        match stream_of(&self.seen).and_then(|stream| Ok((stream, self.seen.slice(..1)?))) {
+            Ok((stream, first)) => stream.at(site).read_one(&first),
+            Err(error) => Pending::refused(error),
+        }
     }
 
     /// Computes each column's mean and standard deviation, which
@@ -96,9 +104,9 @@ impl ColumnMoments {
         let cols = self.means.len();
         let stream = stream_of(&self.means)?;
         let (mean, deviation) = (stream.alloc(cols)?, stream.alloc(cols)?);
-        let call =
-            kernels::column_scales(cols as u32, self.seen, &self.means, &self.squares, &mean, &deviation);
-        launch(&self.means, call, elements(cols as u64)).queued()?;
+        let n = cols as u64;
+        let call = kernels::column_scales(n, &self.seen, &self.means, &self.squares, &mean, &deviation);
+        launch(&self.means, call, elements(n)).queued()?;
         Ok((mean, deviation))
     }
 }

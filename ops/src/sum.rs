@@ -35,7 +35,8 @@ pub(crate) fn enqueue_sum(
         return Ok(stream.at(site).launch(call, launch::one_block()));
     }
     let runs = n.div_ceil(SUM_RUN);
-    let sums = stream.at(Site::at(&"alloc", site.location)).alloc::<f32>(runs as usize)?;
+    let count = usize::try_from(runs).expect("there are fewer runs than elements");
+    let sums = stream.at(Site::at(&"alloc", site.location)).alloc::<f32>(count)?;
     let divisor = if over == Over::All { n as f32 } else { 1.0 };
     let of_runs = stream.at(site).launch(kernels::sum_runs(n, x, &sums), launch::runs(runs));
     Ok(match of_runs.into_operand() {

@@ -88,7 +88,7 @@ use warpline_driver::Result;
 /// # Examples
 /// ```no_run
 /// warpline::kernel! {
-///     unsafe fn negate(n: u32, y: &mut [f32]) where n as usize <= y.len() {
+///     unsafe fn negate(n: u32, y: &mut [f32]) where n as usize == y.len() {
 ///         descriptor: NEGATE,
 ///         cuda: "extern \"C\" __global__ void negate(unsigned n, float* y) {
 ///             unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -246,10 +246,10 @@ fn columns_are_standardized_by_their_own_scales() {
         for offset in 0..4 {
             let (mean, mut deviation) = (awkward(cols, 1), awkward(cols, 2));
             deviation.iter_mut().step_by(2).for_each(|x| *x = 1.5);
-            let x = awkward(rows * cols + 3, 3);
-            let start = Check::of("standardize").scalar(rows as u32).scalar(cols as u32);
+            let x = awkward(rows * cols, 3);
+            let start = Check::of("standardize").scalar(rows as u64).scalar(cols as u64);
             let check = start.slice(&mean, 0).slice(&deviation, 1).slice(&x, offset);
-            // SAFETY: the scales have one element per column, and `x` has more than rows · cols.
+            // SAFETY: the scales have one element per column, and `x` has rows · cols.
             unsafe { check.agrees(Agree::Bits, &all) };
         }
     }

@@ -15,19 +15,16 @@ fn columns_are_added_to_the_same_bits() {
     for (rows, cols) in MATRICES.into_iter().chain([TALL]) {
         let own = launch::columns(cols as u64);
         let all = if rows < 1000 { launches_and(own) } else { vec![Launch::new(own).shuffled(3)] };
-        for (x, seen) in [
-            (plain(rows * cols + 1, 1), 0u64),
-            (plain(rows * cols + 1, 2), 1000),
-            (awkward(rows * cols + 1, 2), 1),
-        ] {
-            let start = |name| Check::of(name).scalar(rows as u32).scalar(cols as u32);
+        for (x, seen) in
+            [(plain(rows * cols, 1), 0u64), (plain(rows * cols, 2), 1000), (awkward(rows * cols, 2), 1)]
+        {
+            let start = |name| Check::of(name).scalar(rows as u64).scalar(cols as u64);
             let sums = start("column_sums").slice(&x, 1).slice(&vec![9.0f32; cols], 0);
             let (means, squares): (Vec<f64>, Vec<f64>) =
-                plain(cols + 1, 3).iter().map(|&x| (f64::from(x), f64::from(x).powi(2))).unzip();
-            let moments =
-                start("column_moments").scalar(seen).slice(&x, 0).slice(&means, 0).slice(&squares, 0);
-            // SAFETY: `x` has more than rows · cols elements, there are `cols` sums, and there are
-            // more means and squares than that.
+                plain(cols, 3).iter().map(|&x| (f64::from(x), f64::from(x).powi(2))).unzip();
+            let moments = start("column_moments").slice(&x, 0).slice(&vec![seen; cols], 0).slice(&means, 0);
+            let moments = moments.slice(&squares, 0);
+            // SAFETY: `x` has rows · cols elements, and the other slices have one per column.
             unsafe { sums.agrees(Agree::Bits, &all) };
             // SAFETY: see the call before.
             unsafe { moments.agrees(Agree::Bits, &all) };
@@ -41,9 +38,9 @@ fn scales_are_the_same_bits() {
         let squares: Vec<f64> = awkward(cols, 2).iter().map(|&x| f64::from(x).abs()).collect();
         let means: Vec<f64> = plain(cols, 1).iter().map(|&x| f64::from(x) / 3.0).collect();
         for seen in [0u64, 1, 77] {
-            let start = Check::of("column_scales").scalar(cols as u32).scalar(seen);
+            let start = Check::of("column_scales").scalar(cols as u64).slice(&vec![seen; cols], 0);
             let check = start.slice(&means, 0).slice(&squares, 1).slice(&vec![9.0f32; cols], 0);
-            // SAFETY: all four have one element per column.
+            // SAFETY: all slices have one element per column.
             unsafe { check.slice(&vec![9.0f32; cols], 1).agrees(Agree::Bits, &launches()) };
         }
     }

@@ -32,13 +32,13 @@ fn calls(name: &str) -> Vec<Call> {
     match name {
         "column_moments" | "column_sums" => {
             let (rows, cols) = (300usize, 70usize);
-            let start = Check::of(name).scalar(rows as u32).scalar(cols as u32);
+            let start = sizes(&[rows as u64, cols as u64]);
             let x = plain(rows * cols, 1);
             let check = if name == "column_sums" {
                 start.slice(&x, 0).slice(&vec![9.0f32; cols], 0)
             } else {
                 let (means, squares) = (vec![1.5f64; cols], vec![2.5f64; cols]);
-                start.scalar(7u64).slice(&x, 0).slice(&means, 0).slice(&squares, 0)
+                start.slice(&x, 0).slice(&vec![7u64; cols], 0).slice(&means, 0).slice(&squares, 0)
             };
             // Two blocks take three tiles of columns, so one of them takes a tile after another.
             vec![call(check, Agree::Bits, &[LaunchConfig::linear(2, 512), LaunchConfig::linear(1, 64)])]

@@ -56,16 +56,16 @@ fn call(name: &str, offset: usize) -> Check {
             start.slice(&floats(2), offset).slice(&floats(30), offset)
         }
         "column_moments" => {
-            let start = Check::of(name).scalar(9u32).scalar(37u32).scalar(4u64);
-            start.slice(&floats(333), offset).slice(&doubles(37), offset).slice(&doubles(37), offset)
+            let start = sizes(&[9, 37]).slice(&floats(333), offset).slice(&[4u64; 37], offset);
+            start.slice(&doubles(37), offset).slice(&doubles(37), offset)
         }
         "column_scales" => {
-            let start = Check::of(name).scalar(37u32).scalar(4u64);
+            let start = sizes(&[37]).slice(&[4u64; 37], offset);
             let start = start.slice(&doubles(37), offset).slice(&doubles(37), offset);
             start.slice(&floats(37), offset).slice(&floats(37), offset)
         }
         "column_sums" => {
-            let start = Check::of(name).scalar(9u32).scalar(37u32);
+            let start = sizes(&[9, 37]);
             start.slice(&floats(333), offset).slice(&floats(37), offset)
         }
         "count_equal" => {
@@ -125,7 +125,7 @@ fn call(name: &str, offset: usize) -> Check {
         }
         "softmax" => sizes(&[3, 7, 5]).slice(&floats(105), offset).slice(&floats(105), offset),
         "standardize" => {
-            let start = Check::of(name).scalar(9u32).scalar(37u32).slice(&floats(37), offset);
+            let start = sizes(&[9, 37]).slice(&floats(37), offset);
             start.slice(&floats(37), offset).slice(&floats(333), offset)
         }
         "sum_runs" => {

@@ -18,8 +18,9 @@ impl Draws {
     }
 
     fn word(&mut self) -> u64 {
-        let [[d0, d1], [e0, e1], key] =
-            [self.next, self.epoch, self.seed].map(|x| [x as u32, (x >> 32) as u32]);
+        #[expect(clippy::cast_possible_truncation, reason = "the other half is the other word")]
+        let words = |x: u64| [x as u32, (x >> 32) as u32];
+        let [[d0, d1], [e0, e1], key] = [self.next, self.epoch, self.seed].map(words);
         self.next += 1;
         let words = philox4x32_10([d0, d1, e0, e1], key);
         u64::from(words[0]) | u64::from(words[1]) << 32
@@ -28,7 +29,8 @@ impl Draws {
     /// Draws ⌊u·n / 2⁶⁴⌋: each number below `n` with probability 1/n, with an error of less than
     /// n/2⁶⁴.
     pub(super) fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.word()) * n as u128) >> 64) as usize
+        let product = u128::from(self.word()) * n as u128;
+        usize::try_from(product >> 64).expect("below n")
     }
 
     /// Draws a number of at least 0 and less than 1: the highest 53 bits of u, times 2⁻⁵³.

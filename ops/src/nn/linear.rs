@@ -40,6 +40,7 @@ impl Linear {
 /// 0.
 #[track_caller]
 pub(super) fn uniform(shape: impl Into<Shape>, fan_in: usize, options: &TensorOptions) -> Result<Tensor> {
+    #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
     let bound = if fan_in == 0 { 0.0 } else { (fan_in as f64).sqrt().recip() as f32 };
     Tensor::empty(shape, options.clone()).uniform_(-bound, bound).queued()
 }

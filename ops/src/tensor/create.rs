@@ -315,6 +315,10 @@ fn arange(start: Scalar, end: Scalar, step: Scalar, options: &TensorOptions) -> 
                 .ok()
                 .filter(|_| span == 0 || (span < 0) == (by < 0))
         }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "too many elements become usize::MAX, refused below"
+        )]
         _ => Some((last - first) / by).filter(|&steps| steps >= 0.0).map(|steps| steps.ceil() as usize),
     };
     let Some(len) = len else { return refused("the step leads away from the end; change its sign") };
@@ -374,7 +378,11 @@ pub(super) fn fill_with(op: &'static &'static str, x: &Tensor, value: Scalar) ->
     };
     macro_rules! filled_with_integer {
         ($ty:ty, $buffer:ident) => {
-            stream.fill($buffer, integer(<$ty>::MIN.into(), <$ty>::MAX.into())? as $ty)
+            stream.fill($buffer, {
+                #[allow(clippy::cast_possible_truncation, reason = "`integer` refuses what does not fit")]
+                let value = integer(<$ty>::MIN.into(), <$ty>::MAX.into())? as $ty;
+                value
+            })
         };
     }
     let filled = match &x.storage {

@@ -24,7 +24,8 @@ pub(super) fn max(x: &Tensor) -> Outcome {
         call.launch(kernels::maxima(n, n, from, &to), launch::one_block(), ())
     } else {
         let runs = n.div_ceil(MAX_RUN);
-        let of_runs = call.scratch::<f32>(runs as usize)?;
+        let count = usize::try_from(runs).expect("there are fewer runs than elements");
+        let of_runs = call.scratch::<f32>(count)?;
         call.launch(kernels::maxima(n, MAX_RUN, from, &of_runs), launch::runs(runs), ()).into_operand()?;
         call.launch(kernels::maxima(runs, runs, &of_runs, &to), launch::one_block(), ())
     };

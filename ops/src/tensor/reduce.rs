@@ -32,18 +32,11 @@ pub(super) fn sum_rows(x: &Tensor) -> Outcome {
     let call = Call::new(&"sum_rows", &x.device())?;
     let [rows, cols] = call.matrix(x)?;
     let from = call.operand(x)?;
-    let (Ok(height), Ok(width)) = (u32::try_from(rows), u32::try_from(cols)) else {
-        let why = format!(
-            "a matrix has shape {}, and the op takes at most {} rows and columns; narrow it",
-            x.shape,
-            u32::MAX
-        );
-        return Err(call.refuse(ErrorKind::Shape, &why));
-    };
     let shape = [cols].into();
     let to = call.alloc(&shape)?;
-    let config = launch::columns(cols as u64);
-    Ok(call.launch(kernels::column_sums(height, width, from, &to), config, ()).with(Tensor::over(to, shape)))
+    let (rows, cols) = (rows as u64, cols as u64);
+    let done = call.launch(kernels::column_sums(rows, cols, from, &to), launch::columns(cols), ());
+    Ok(done.with(Tensor::over(to, shape)))
 }
 
 /// Finds the index of the largest element of each row.

@@ -47,6 +47,7 @@ impl Scalar {
 
     pub(super) fn to_f32(self) -> f32 {
         match self {
+            #[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
             Scalar::Float(value) => value as f32,
             Scalar::Int(value) => value as f32,
             Scalar::Bool(value) => f32::from(u8::from(value)),
@@ -59,6 +60,7 @@ impl Scalar {
             // Both bounds are floats: −2⁶³, and 2⁶³, which is not an i64.
             Scalar::Float(value) => {
                 let is_integer = value.fract() == 0.0 && (-(2f64.powi(63))..2f64.powi(63)).contains(&value);
+                #[expect(clippy::cast_possible_truncation, reason = "an integer within the bounds")]
                 is_integer.then_some(value as i64)
             }
             Scalar::Int(value) => Some(value),

@@ -99,7 +99,7 @@
 /// warpline::kernel! {
 ///     /// y ← a·x + y for `n` elements.
 ///     pub unsafe fn saxpy(n: u32, a: f32, x: &[f32], y: &mut [f32])
-///     where n as usize <= x.len() && n as usize <= y.len()
+///     where n as usize == x.len() && n as usize == y.len()
 ///     {
 ///         descriptor: SAXPY,
 ///         cpu: |n, a, x, y| for i in 0..n as usize { y[i] += a * x[i] },

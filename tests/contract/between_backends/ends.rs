@@ -403,7 +403,7 @@ fn take_turns_until_one_panics() {
             // More each time, so that the pool has to ask the driver.
             let x = here.alloc::<f32>(1000 * (n + 1)).unwrap();
             here.fill(&x, n as f32).detach();
-            let added = here.launch(kernels::add_(8, &x, &x), LaunchConfig::for_elements(8u32));
+            let added = here.launch(kernels::add_(x.len() as u64, &x, &x), LaunchConfig::for_elements(8u32));
             (added, diary.note(here, n as u32))
         })
         .collect();
