@@ -68,12 +68,9 @@ __device__ __forceinline__ float float_of_f16(unsigned short half) {
     return float_of_bits(sign | biased << 23 | fraction << 13);
 }
 
-// Returns the f16 nearest to `value`, ties to even.
+// Returns the f16 nearest to `value`, which is not NaN, ties to even.
 __device__ __forceinline__ unsigned short f16_of_float(float value) {
     const u32 bits = bits_of_float(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (size > 0x7f800000) {
-        return sign | 0x7e00 | (size >> 13 & 0x3ff); // NaN
-    }
     if (size >= 0x477ff000) {
         return sign | 0x7c00; // 65520 and more
     }
@@ -91,12 +88,9 @@ __device__ __forceinline__ unsigned short f16_of_float(float value) {
     return sign | (whole + (rest > middle || (rest == middle && (whole & 1))));
 }
 
-// Returns the bf16 nearest to `value`, ties to even: the upper half of its bits.
+// Returns the bf16 nearest to `value`, which is not NaN, ties to even: the upper half of its bits.
 __device__ __forceinline__ unsigned short bf16_of_float(float value) {
     const u32 bits = bits_of_float(value);
-    if ((bits & 0x7fffffff) > 0x7f800000) {
-        return bits >> 16 | 0x40; // NaN stays NaN, though its low bits are lost
-    }
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
@@ -148,7 +142,25 @@ __device__ __forceinline__ float as_float(Value v) {
     return v.is_integer ? float(v.integer) : float(v.number);
 }
 
+// Writes the positive quiet NaN without a payload. A conversion by an instruction would leave the
+// payload to the processor.
+__device__ __forceinline__ void store_nan(u32 type, unsigned char* y, u64 i) {
+    switch (type) {
+    case F32:
+        return store<u32>(y, i, 0x7fc00000);
+    case F64:
+        return store<u64>(y, i, 0x7ff8000000000000);
+    case F16:
+        return store<unsigned short>(y, i, 0x7e00);
+    default:
+        return store<unsigned short>(y, i, 0x7fc0);
+    }
+}
+
 __device__ __forceinline__ void stored(u32 type, unsigned char* y, u64 i, Value v) {
+    if (type <= BF16 && !v.is_integer && v.number != v.number) {
+        return store_nan(type, y, i);
+    }
     switch (type) {
     case F32:
         return store(y, i, as_float(v));

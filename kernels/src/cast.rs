@@ -11,6 +11,7 @@
 //!   nearest end of the range, and NaN becomes 0. Both are undefined in C++, so PyTorch's
 //!   results differ between processors.
 //! - To `f32` and `f64`: to nearest, ties to even.
+//! - A NaN becomes the positive quiet NaN without a payload, also where the type stays the same.
 //! - To `f16` and `bf16`: from the value as `f32`, to nearest, ties to even, like PyTorch. So an
 //!   `f64` or an integer of more than 24 bits is rounded twice. A value out of range becomes an
 //!   infinity.
@@ -123,7 +124,7 @@ macro_rules! integers {
 integers!(i64, i32, i16, i8, u8);
 
 macro_rules! floats {
-    ($($ty:ty, $value:ident => $widened:expr, $float:ident => $from_float:expr, $integer:ident => $from_integer:expr);*) => {$(
+    ($($ty:ty, $nan:literal, $value:ident => $widened:expr, $float:ident => $from_float:expr, $integer:ident => $from_integer:expr);*) => {$(
         impl Convert for $ty {
             #[inline]
             fn value(self) -> Value {
@@ -135,6 +136,7 @@ macro_rules! floats {
             fn of(value: Value) -> Self {
                 match value {
                     Value::Integer($integer) => $from_integer,
+                    Value::Float(value) if value.is_nan() => <$ty>::from_bits($nan),
                     Value::Float($float) => $from_float,
                 }
             }
@@ -142,10 +144,10 @@ macro_rules! floats {
     )*};
 }
 floats! {
-    f32, x => f64::from(x), f => rounded(f), i => i as f32;
-    f64, x => x, f => f, i => i as f64;
-    f16, x => f64::from(x), f => f16::from_f32(rounded(f)), i => f16::from_f32(i as f32);
-    bf16, x => f64::from(x), f => bf16::from_f32(rounded(f)), i => bf16::from_f32(i as f32)
+    f32, 0x7fc0_0000, x => f64::from(x), f => rounded(f), i => i as f32;
+    f64, 0x7ff8_0000_0000_0000, x => x, f => f, i => i as f64;
+    f16, 0x7e00, x => f64::from(x), f => f16::from_f32(rounded(f)), i => f16::from_f32(i as f32);
+    bf16, 0x7fc0, x => f64::from(x), f => bf16::from_f32(rounded(f)), i => bf16::from_f32(i as f32)
 }
 
 /// A byte that is false if it is 0.

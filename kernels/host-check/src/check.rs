@@ -6,7 +6,7 @@ use crate::{HostKernel, Launch};
 use bytemuck::{NoUninit, Pod};
 use std::ffi::c_void;
 use std::fmt;
-use warpline_kernels::{self as kernels, TypeCode};
+use warpline_kernels as kernels;
 use warpline_ptx as ptx;
 use warpline_runtime::Element;
 use warpline_runtime::kernel::{AccessMode, Arg, Kernel, ParamKind};
@@ -17,9 +17,6 @@ use warpline_runtime::kernel::{AccessMode, Arg, Kernel, ParamKind};
 pub enum Agree {
     /// Requires equal bits.
     Bits,
-    /// Requires equal bits, in memory of bytes that holds elements of this type. A conversion on a
-    /// device changes the bits of a NaN.
-    BitsOf(TypeCode),
     /// Allows the larger of an absolute difference and a fraction of the twin's result. Infinities
     /// have to be equal.
     Within {
@@ -36,7 +33,7 @@ impl Agree {
             return twin.is_nan() && device.is_nan();
         }
         match self {
-            Agree::Bits | Agree::BitsOf(_) => twin.to_bits() == device.to_bits(),
+            Agree::Bits => twin.to_bits() == device.to_bits(),
             Agree::Within { absolute, relative } => {
                 twin == device || (twin - device).abs() <= absolute.max(relative * twin.abs())
             }
@@ -242,7 +239,7 @@ impl Check {
             let difference = match self.kernel.params[i].kind {
                 ParamKind::Slice { element: "f32", .. } => difference::<f32>(agree, twin, device, f64::from),
                 ParamKind::Slice { element: "f64", .. } => difference::<f64>(agree, twin, device, |x| x),
-                _ => difference_in_bytes(agree, twin.elements(), device.elements()),
+                _ => difference_in_bytes(twin.elements(), device.elements()),
             };
             if let Some(difference) = difference {
                 return Err(Problem::Value(format!("{what}: {difference}")));
@@ -355,31 +352,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Describes the first bytes that do not agree.
-fn difference_in_bytes(agree: Agree, twin: &[u8], device: &[u8]) -> Option<String> {
-    let bytes = if let Agree::BitsOf(element) = agree { element.size() } else { 1 };
-    let is_nan = |bytes: &[u8]| matches!(agree, Agree::BitsOf(element) if is_nan(element, bytes));
-    let mut both = twin.chunks(bytes).zip(device.chunks(bytes)).enumerate();
-    let (at, (twin, device)) =
-        both.find(|(_, (twin, device))| twin != device && !(is_nan(twin) && is_nan(device)))?;
-    let byte = at * bytes;
-    Some(format!("the bytes from {byte} on are {device:x?}, the twin's are {twin:x?}"))
-}
-
-/// Returns whether an element of this type is NaN: its exponent has only ones, and its fraction is
-/// not 0.
-fn is_nan(element: TypeCode, bytes: &[u8]) -> bool {
-    let infinity: u64 = match element {
-        TypeCode::F16 => 0x7c00,
-        TypeCode::Bf16 => 0x7f80,
-        TypeCode::F32 => 0x7f80_0000,
-        TypeCode::F64 => 0x7ff0_0000_0000_0000,
-        _ => return false,
-    };
-    let mut whole = [0; 8];
-    whole[..bytes.len()].copy_from_slice(bytes);
-    let without_sign = u64::from_le_bytes(whole) & ((1 << (8 * bytes.len() - 1)) - 1);
-    without_sign > infinity
+/// Describes the first byte that differs.
+fn difference_in_bytes(twin: &[u8], device: &[u8]) -> Option<String> {
+    let at = twin.iter().zip(device).position(|(twin, device)| twin != device)?;
+    Some(format!("byte {at} is {:#04x}, the twin's is {:#04x}", device[at], twin[at]))
 }
 
 /// Describes the first element that does not agree.
