@@ -129,6 +129,7 @@ LONG = [
     Step("ptx", "ci/ptx --check", [*COMPILERS, "kernels/cuda", "kernels/ptx"]),
     Step("ptx-corpus", "ci/ptx-corpus --check", [*COMPILERS, "ci/ptx-corpus", "ci/ptx_corpus.py", "runtime/ptx/tests/corpus"]),
     Step("ptx-forms", "ci/ptx --check && ci/ptx-forms", [*COMPILERS, "ci/ptx-forms", "runtime/ptx"]),
+    Step("large", "cargo test --release -p warpline-tests --all-features --test large -- --ignored", [*LIBRARY, "tests/Cargo.toml", "tests/large"]),
     Step("switches", "WARPLINE_TESTS=full ci/switches", [*ON_SOFTWARE_DRIVER, "ci/switches"]),
     Step("nvrtc", "ci/with-nvrtc", [*ON_SOFTWARE_DRIVER, "ci/nvrtc", "ci/pip-install", "ci/with-nvrtc"]),
     Step("nvtx", "ci/with-nvtx", [*ON_SOFTWARE_DRIVER, "ci/pip-install", "ci/with-nvtx"]),
