@@ -252,6 +252,9 @@ pub trait ErrorParts: Sized {
     /// Returns the error with a value that was passed to its call inside.
     fn with(self, given: Given) -> Self;
 
+    /// Takes the value out, for an error that no caller received: nothing would hand it back.
+    fn take_given(&self) -> Option<Given>;
+
     /// Returns the error with a state that ends when the program looks at the error.
     fn ending(self, unseen: std::sync::Arc<dyn Unseen>) -> Self;
 
@@ -323,6 +326,10 @@ impl ErrorParts for Error {
     fn with(mut self, given: Given) -> Self {
         self.own.get_or_insert_default().lock().given = Some(given);
         self
+    }
+
+    fn take_given(&self) -> Option<Given> {
+        self.own.as_ref()?.lock().given.take()
     }
 
     fn ending(mut self, unseen: std::sync::Arc<dyn Unseen>) -> Self {
