@@ -331,13 +331,8 @@ fn who_waits_for_room_learns_of_the_fault() {
         let mut room = Box::pin(stream.room());
         assert!(tokio_test::task::spawn(&mut room).poll().is_pending());
         let cause = refusal(crate::support::break_device(&failing)).to_string();
-        // The fault drops the held op, and the room that this frees may go to the waiter. An op
-        // enqueued with that permit is refused with the same cause.
-        let error = match block_on(room) {
-            Ok(permit) => permit.enter(|| refusal(stream.call(|| ()))),
-            Err(error) => error,
-        };
-        assert_eq!(error.to_string(), cause);
+        // The fault drops the held op, but the room that this frees is not granted.
+        assert_eq!(block_on(room).unwrap_err().to_string(), cause);
         drop(gate);
     });
 }
@@ -427,4 +422,33 @@ fn a_fault_of_a_seeded_schedule_is_the_same_every_time() {
         })
         .collect();
     assert!(all.len() > 1, "the seeds differ: {all:?}");
+}
+
+#[test]
+fn work_that_was_lost_is_reported_after_its_streams_are_gone() {
+    for _ in 0..30 {
+        let (runtime, device, stream) = one_stream(Runtime::builder().fail_op(2));
+        let x = stream.alloc_zeroed::<f32>(4).unwrap();
+        stream.fill(&x, 1.0).detach();
+        drop((stream, x));
+        says(&refusal(device.synchronize()), ErrorKind::Fault, &["fill failed on stream \"work\""]);
+        let error = block_on(runtime.shut_down()).unwrap_err();
+        says(&error, ErrorKind::Fault, &["fill failed on stream \"work\""]);
+    }
+}
+
+#[test]
+fn a_failed_device_gives_no_room_and_no_lease() {
+    let (_runtime, device, stream) = one_stream(Runtime::builder().fail_op(2));
+    let pool = device.stream_pool(1).unwrap();
+    let limited = device.stream().max_in_flight(8).build().unwrap();
+    let leased = pool.try_lease().unwrap().expect("it is the first");
+    let x = stream.alloc_zeroed::<f32>(4).unwrap();
+    drop(refusal(stream.fill(&x, 1.0)));
+    let says_so = |error: Error| says(&error, ErrorKind::Fault, &["fill failed on stream \"work\""]);
+    says_so(block_on(limited.room()).unwrap_err());
+    says_so(pool.try_lease().unwrap_err());
+    says_so(block_on(pool.lease()).unwrap_err());
+    drop(leased);
+    says_so(pool.try_lease().unwrap_err());
 }

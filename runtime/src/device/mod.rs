@@ -137,7 +137,8 @@ impl Device {
     ///
     /// # Errors
     /// In the `Pending`, as [`Stream::synchronize`]: one unseen error of one stream, of which each
-    /// stream keeps the first 64. Synchronize again until that succeeds to get the others.
+    /// stream keeps the first 64. Synchronize again until that succeeds to get the others. `Fault`
+    /// if the device has failed, also if its streams are gone: work may be lost.
     pub fn synchronize(&self) -> Pending<()> {
         if let Err(error) = reentry::may_ask(&"synchronize") {
             return Pending::refused(error);
@@ -148,7 +149,8 @@ impl Device {
             .filter(|core| Arc::ptr_eq(&core.device, self.shared()))
             .map(StreamCore::synchronize)
             .collect();
-        Pending::many(parts, ())
+        let device = self.shared().clone();
+        Pending::many_checked(parts, (), move || device.confirm_nothing_is_lost())
     }
 
     /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and

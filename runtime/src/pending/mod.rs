@@ -206,6 +206,15 @@ impl<T> Pending<T> {
         Pending { state: State::Many(Many::new(parts), Output::Value(value)) }
     }
 
+    /// Returns a `Pending` of all `parts`, with a check to run once they are done.
+    pub(crate) fn many_checked(
+        parts: Vec<Pending<()>>,
+        value: T,
+        check: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Self {
+        Pending { state: State::Many(Many::new(parts), Output::Checked(value, Box::new(check))) }
+    }
+
     /// Arranges for completion to be reported, for a later poll.
     fn ask(&mut self) {
         if let State::Place(awaited, _) = &mut self.state {

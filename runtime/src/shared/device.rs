@@ -168,6 +168,16 @@ impl DeviceShared {
         }
     }
 
+    /// Checks that no work was lost: that the device has not failed, also if none of its streams is
+    /// left to say so.
+    pub(crate) fn confirm_nothing_is_lost(&self) -> Result<()> {
+        if process::is_forked() {
+            return Err(process::forked());
+        }
+        self.confirm()?;
+        self.health.fault().map_or(Ok(()), |fault| Err(fault.clone()))
+    }
+
     /// Requests markers for the last uses of freed memory by streams other than the allocating one,
     /// whose use is the first. The end of those uses has to become known even if no task awaits
     /// them.

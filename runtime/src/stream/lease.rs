@@ -92,6 +92,8 @@ impl StreamPool {
     /// # Errors
     /// The errors of [`lease`](Self::lease).
     pub fn try_lease(&self) -> Result<Option<StreamLease>> {
+        // No lease of a failed device may ever end.
+        self.device.shared().ensure_open()?;
         match self.room.clone().try_acquire_owned() {
             Ok(permit) => self.make(Box::new(permit)).map(Some),
             Err(_) => Ok(None),

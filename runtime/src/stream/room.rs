@@ -26,8 +26,8 @@ impl Stream {
     /// Dropping the future abandons its place in the queue and loses nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` if the stream was built without `max_in_flight`; `Fault` if its device has
-    /// failed.
+    /// `InvalidArgument` if the stream was built without `max_in_flight`; `Fault` or `ShutDown` if
+    /// its device accepts no more work.
     pub async fn room(&self) -> Result<Permit> {
         let core = self.core();
         let Some((room, _)) = &core.room else {
@@ -40,12 +40,15 @@ impl Stream {
                 ),
             ));
         };
+        core.device.ensure_open()?;
         if let Ok(permit) = room.clone().try_acquire_owned() {
             return Ok(Permit { stream: self.clone(), permit });
         }
         core.want_marker(core.issued());
         let acquire = std::pin::pin!(room.clone().acquire_owned());
         let permit = crate::shared::stream::watching(core, acquire).await?;
+        // A fault drops the work in flight, which releases its room.
+        core.device.ensure_open()?;
         Ok(Permit { stream: self.clone(), permit: permit.expect("the semaphore is never closed") })
     }
 }
