@@ -108,7 +108,7 @@ fn a_read_without_memory_returns_at_once_and_keeps_its_place() {
     assert_eq!(slow.take_when(3), [submit("a", 2, "read"), signal("a", 2), submit("a", 3, "fill")]);
     assert_eq!(slow.pinned_by(), ["warpline-pin"]);
     slow.reach_marker("a");
-    assert_eq!(assert_ready_ok!(read.poll()).len(), LONG);
+    assert_eq!(read.into_inner().blocking_wait().unwrap().len(), LONG);
     drop(a.fill(&x, 3.0));
     assert_eq!(slow.take(), [signal("a", 3), submit("a", 4, "fill")], "nothing is held back any more");
     slow.finish(filled).unwrap();

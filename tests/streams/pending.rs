@@ -517,3 +517,35 @@ fn a_host_function_and_a_synchronize_can_be_queued_before_they_are_over() {
     gate.open();
     stream.synchronize().blocking_wait().unwrap();
 }
+
+/// Polls until it resolves, and returns the number of polls. The work has to be done before.
+fn polled<T: std::fmt::Debug>(pending: Pending<T>) -> (u32, T) {
+    let mut task = task::spawn(pending);
+    for polls in 1.. {
+        match task.poll() {
+            Poll::Ready(value) => return (polls, value.unwrap()),
+            Poll::Pending => assert!(task.is_woken(), "the next piece can be copied"),
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_long_read_lets_other_tasks_run_between_its_pieces() {
+    const LEN: usize = 5 << 20;
+    let (_runtime, _, [stream]) = streams(["s"]);
+    let x = stream.alloc::<u8>(LEN).unwrap();
+    stream.fill(&x, 7).detach();
+    let tensor = Tensor::from_buffer(x.slice(..3 << 20).unwrap(), [3 << 20]).unwrap();
+    let read = stream.read(&x);
+    let length = stream.read(&x).map(|read| read.len());
+    let joined = Pending::join_all([stream.read(&x), stream.read(&x)]);
+    let values = stream.enter(|| tensor.to_vec::<u8>());
+    let one = stream.read_one(&x.slice(..1).unwrap());
+    stream.synchronize().blocking_wait().unwrap();
+    assert_eq!(polled(read), (5, vec![7; LEN]));
+    assert_eq!(polled(length), (5, LEN));
+    assert_eq!(polled(joined), (9, ()));
+    assert_eq!(polled(values), (3, vec![7; 3 << 20]));
+    assert_eq!(polled(one), (1, 7));
+}

@@ -78,9 +78,9 @@ pub trait TensorElement: Copy + Send + Sync + sealed::Sealed + 'static {
     fn as_stored(elements: &[Self]) -> &[Self::Stored];
     #[doc(hidden)]
     fn from_stored(stored: Self::Stored) -> Self;
-    /// The elements that were read. Moves the vector if the types are the same.
+    /// Appends elements that were read.
     #[doc(hidden)]
-    fn from_vec(stored: Vec<Self::Stored>) -> Vec<Self>;
+    fn append(to: &mut Vec<Self>, stored: &[Self::Stored]);
 }
 
 mod sealed {
@@ -117,8 +117,8 @@ macro_rules! elements {
                 stored
             }
 
-            fn from_vec(stored: Vec<$ty>) -> Vec<$ty> {
-                stored
+            fn append(to: &mut Vec<$ty>, stored: &[$ty]) {
+                to.extend_from_slice(stored);
             }
         }
     )*};
@@ -154,8 +154,8 @@ impl TensorElement for bool {
         stored != 0
     }
 
-    fn from_vec(stored: Vec<u8>) -> Vec<bool> {
-        stored.into_iter().map(Self::from_stored).collect()
+    fn append(to: &mut Vec<bool>, stored: &[u8]) {
+        to.extend(stored.iter().map(|&stored| Self::from_stored(stored)));
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn to_vec<T: TensorElement>(x: &Tensor) -> Outcome<Vec<T>> {
     call.read_as::<T>(x)?;
     call.contiguous(x)?;
     let elements = T::buffer(&x.storage).expect("the type was checked above");
-    Ok(call.stream().at(call.site()).read(elements).map(T::from_vec))
+    Ok(call.stream().at(call.site()).read_as(elements, T::append))
 }
 
 /// Copies the elements of `x` into pinned memory.

@@ -33,7 +33,7 @@ impl<T> Pending<T> {
         match &self.state {
             State::Place(awaited, _) => Some(&awaited.core),
             State::Many(many, _) => many.awaited_core(),
-            State::Captured(..) | State::Failed(_) | State::Taken => None,
+            State::Captured(..) | State::Making(_) | State::Failed(_) | State::Taken => None,
         }
     }
 }

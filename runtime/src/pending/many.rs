@@ -20,13 +20,15 @@ pub(super) struct Many {
     asked: bool,
     /// The number of parts, from the first, that have finished.
     over: usize,
+    /// The number of parts, from the first, whose results were taken.
+    taken: usize,
     /// The first error of a part.
     failed: Option<Error>,
 }
 
 impl Many {
     pub(super) fn new(parts: Vec<Pending<()>>) -> Self {
-        Many { parts, asked: false, over: 0, failed: None }
+        Many { parts, asked: false, over: 0, taken: 0, failed: None }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -69,10 +71,21 @@ impl Many {
             }
             self.over += 1;
         }
-        Poll::Ready(match self.failed.take() {
-            Some(error) => Err(error),
-            None => std::mem::take(&mut self.parts).into_iter().try_for_each(|mut part| part.take()),
-        })
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        while let Some(part) = self.parts.get_mut(self.taken) {
+            let Some(result) = part.make() else {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            };
+            self.taken += 1;
+            if result.is_err() {
+                return Poll::Ready(result);
+            }
+        }
+        self.parts.clear();
+        Poll::Ready(Ok(()))
     }
 }
 

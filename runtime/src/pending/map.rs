@@ -30,7 +30,7 @@ impl<T: Send + 'static> Pending<T> {
     /// # }
     /// ```
     pub fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Pending<U> {
-        self.with_output(|output| Output::Later(Box::new(move || output.take().map(f))))
+        self.with_output(|output| output.map(f))
     }
 }
 
@@ -40,6 +40,7 @@ impl<T> Pending<T> {
             State::Place(awaited, output) => State::Place(awaited, change(output)),
             State::Many(many, output) => State::Many(many, change(output)),
             State::Captured(step, output) => State::Captured(step, change(output)),
+            State::Making(output) => State::Making(change(output)),
             State::Failed(refusal) => State::Failed(refusal),
             State::Taken => State::Taken,
         };

@@ -70,6 +70,8 @@ enum State<T> {
     Many(Many, Output<T>),
     /// A call in a capture: it has a value, and nothing to await.
     Captured(Step, Output<T>),
+    /// The work is done, and its value is made in steps.
+    Making(Output<T>),
     Failed(Refusal),
     Taken,
 }
@@ -124,6 +126,19 @@ impl<T> Pending<T> {
     ) -> Self {
         match place {
             Ok(place) => Self::awaited(core, place, Output::Later(Box::new(make))),
+            Err(error) => Self::refused_on(core, error),
+        }
+    }
+
+    /// Returns a `Pending` of a value that is made in steps, each of which returns `None` if there
+    /// are more.
+    pub(crate) fn in_steps(
+        core: &Arc<StreamCore>,
+        place: Result<Place>,
+        step: impl FnMut() -> Option<Result<T>> + Send + 'static,
+    ) -> Self {
+        match place {
+            Ok(place) => Self::awaited(core, place, Output::InSteps(Box::new(step))),
             Err(error) => Self::refused_on(core, error),
         }
     }
@@ -250,7 +265,7 @@ impl<T> Pending<T> {
             State::Many(many, _) => many.query(),
             State::Captured(step, _) => Err(step.nothing.clone()),
             State::Failed(refusal) => Err(refusal.error.clone()),
-            State::Taken => Ok(true),
+            State::Making(_) | State::Taken => Ok(true),
         };
         if let Err(error) = &queried {
             error.mark_seen();
@@ -266,7 +281,7 @@ impl<T> Pending<T> {
         match &mut self.state {
             State::Place(awaited, _) => awaited.observes = false,
             State::Many(many, _) => many.unobserve(),
-            State::Captured(..) | State::Failed(_) | State::Taken => {}
+            State::Captured(..) | State::Making(_) | State::Failed(_) | State::Taken => {}
         }
         self
     }
@@ -308,9 +323,10 @@ impl<T: DeviceValue> Pending<T> {
     /// [`map`](Self::map).
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
-            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
-                output.known().ok_or_else(not_known_yet)
-            }
+            State::Place(_, output)
+            | State::Many(_, output)
+            | State::Captured(_, output)
+            | State::Making(output) => output.known().ok_or_else(not_known_yet),
             State::Failed(refusal) => {
                 refusal.error.mark_seen();
                 Err(refusal.error)
@@ -345,9 +361,10 @@ impl<T: DeviceValue> Pending<T> {
     /// The panics of [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => {
-                output.look().ok_or_else(|| not_known_yet().into())
-            }
+            State::Place(_, output)
+            | State::Many(_, output)
+            | State::Captured(_, output)
+            | State::Making(output) => output.look().ok_or_else(|| not_known_yet().into()),
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
@@ -402,6 +419,7 @@ impl<T: DeviceValue> Pending<T> {
                 State::Many(many, _) => {
                     Pending { state: State::Many(many.looked_at(), Output::Value(value)) }
                 }
+                State::Making(_) => Pending::ready(value),
                 State::Failed(_) | State::Taken => unreachable!("it has a value"),
             },
             Err(refusal) => refusal.pass_on(),
@@ -435,17 +453,27 @@ impl<T> Pending<T> {
             State::Place(awaited, _) => awaited.poll(cx),
             State::Many(many, _) => many.poll(cx),
             State::Captured(step, _) => Poll::Ready(Err(step.nothing.clone())),
+            State::Making(_) => Poll::Ready(Ok(())),
             State::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         }
     }
 
-    /// Takes the value, once the work is done.
+    /// Takes the value once the work is done, or makes a part of it and returns `None`.
     #[inline]
-    fn take(&mut self) -> Result<T> {
+    fn make(&mut self) -> Option<Result<T>> {
         match std::mem::replace(&mut self.state, State::Taken) {
-            State::Place(_, output) | State::Many(_, output) | State::Captured(_, output) => output.take(),
-            State::Failed(refusal) => Err(refusal.error),
+            State::Place(_, output)
+            | State::Many(_, output)
+            | State::Captured(_, output)
+            | State::Making(output) => match output.step() {
+                Ok(made) => Some(made),
+                Err(more) => {
+                    self.state = State::Making(more);
+                    None
+                }
+            },
+            State::Failed(refusal) => Some(Err(refusal.error)),
             State::Taken => unreachable!("it was polled before"),
         }
     }
@@ -458,7 +486,14 @@ impl<T> Future for Pending<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let Poll::Ready(done) = self.poll_work(cx) else { return Poll::Pending };
         let result = match done {
-            Ok(()) => self.take(),
+            Ok(()) => match self.make() {
+                Some(made) => made,
+                None => {
+                    // Other tasks run between the steps.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            },
             Err(error) => Err(error),
         };
         if let Err(error) = &result {
@@ -490,6 +525,7 @@ impl<T> fmt::Debug for Pending<T> {
             }
             State::Captured(step, _) => write!(f, "Pending({})", step.nothing),
             State::Many(many, _) => write!(f, "Pending({} streams)", many.len()),
+            State::Making(_) => f.write_str("Pending(done, its value is being made)"),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
             State::Taken => f.write_str("Pending(resolved)"),
         }

@@ -10,15 +10,40 @@ pub(super) enum Output<T> {
     Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
     /// Made when the op is done.
     Later(Box<dyn FnOnce() -> Result<T> + Send>),
+    /// Made when the op is done, in steps of which each takes less than a millisecond, so that no
+    /// poll takes longer. A step returns `None` if there are more.
+    InSteps(Steps<T>),
 }
 
+pub(super) type Steps<T> = Box<dyn FnMut() -> Option<Result<T>> + Send>;
+
 impl<T> Output<T> {
-    /// Returns the value. To be called once the work is done.
-    pub(super) fn take(self) -> Result<T> {
+    /// Returns the value, or this output if there are more steps to it. To be called once the work
+    /// is done.
+    #[inline]
+    pub(super) fn step(self) -> Result<Result<T>, Self> {
         match self {
-            Output::Value(value) => Ok(value),
-            Output::Checked(value, check) => check().map(|()| value),
-            Output::Later(make) => make(),
+            Output::Value(value) => Ok(Ok(value)),
+            Output::Checked(value, check) => Ok(check().map(|()| value)),
+            Output::Later(make) => Ok(make()),
+            Output::InSteps(mut step) => step().ok_or(Output::InSteps(step)),
+        }
+    }
+
+    /// Returns this output with `f` applied to its value once it is made.
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Output<U>
+    where
+        T: Send + 'static,
+    {
+        match self {
+            Output::InSteps(mut step) => {
+                let mut f = Some(f);
+                let mut apply = move |value| f.take().expect("the last step comes once")(value);
+                Output::InSteps(Box::new(move || step().map(|made| made.map(&mut apply))))
+            }
+            Output::Value(value) => Output::Later(Box::new(move || Ok(f(value)))),
+            Output::Checked(value, check) => Output::Later(Box::new(move || check().map(|()| f(value)))),
+            Output::Later(make) => Output::Later(Box::new(move || make().map(f))),
         }
     }
 
@@ -31,6 +56,7 @@ impl<T> Output<T> {
             Output::Value(_) => Output::Value(()),
             Output::Checked(_, check) => Output::Checked((), check),
             Output::Later(make) => Output::Later(Box::new(move || make().map(drop))),
+            Output::InSteps(mut step) => Output::InSteps(Box::new(move || step().map(|made| made.map(drop)))),
         }
     }
 
@@ -38,7 +64,7 @@ impl<T> Output<T> {
     pub(super) fn replaced<U>(self, value: U) -> Output<U> {
         match self {
             Output::Checked(_, check) => Output::Checked(value, check),
-            Output::Value(_) | Output::Later(_) => Output::Value(value),
+            Output::Value(_) | Output::Later(_) | Output::InSteps(_) => Output::Value(value),
         }
     }
 }
@@ -49,7 +75,7 @@ impl<T: DeviceValue> Output<T> {
     pub(super) fn known(self) -> Option<T> {
         match self {
             Output::Value(value) | Output::Checked(value, _) => Some(value),
-            Output::Later(_) => T::at_once().cloned(),
+            Output::Later(_) | Output::InSteps(_) => T::at_once().cloned(),
         }
     }
 
@@ -57,7 +83,7 @@ impl<T: DeviceValue> Output<T> {
     pub(super) fn look(&self) -> Option<&T> {
         match self {
             Output::Value(value) | Output::Checked(value, _) => Some(value),
-            Output::Later(_) => T::at_once(),
+            Output::Later(_) | Output::InSteps(_) => T::at_once(),
         }
     }
 }
@@ -67,6 +93,16 @@ impl Output<()> {
         match self {
             Output::Value(()) => Output::Value(value),
             Output::Checked((), check) | Output::Later(check) => Output::Checked(value, check),
+            Output::InSteps(mut step) => Output::Checked(
+                value,
+                Box::new(move || {
+                    loop {
+                        if let Some(made) = step() {
+                            return made;
+                        }
+                    }
+                }),
+            ),
         }
     }
 }

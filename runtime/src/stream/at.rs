@@ -77,7 +77,17 @@ impl At<'_> {
 
     /// Does the same as [`Stream::read`].
     pub fn read<T: Element>(self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
-        self.stream.read_at(self.site, buffer)
+        self.stream.read_at(self.site, buffer, Vec::extend_from_slice)
+    }
+
+    /// Does the same as [`Stream::read`], for a vector of other elements. `append` adds one of them
+    /// for each element that it gets.
+    pub fn read_as<T: Element, U: Send + 'static>(
+        self,
+        buffer: &Buffer<T>,
+        append: fn(&mut Vec<U>, &[T]),
+    ) -> Pending<Vec<U>> {
+        self.stream.read_at(self.site, buffer, append)
     }
 
     /// Does the same as [`Stream::read_one`].

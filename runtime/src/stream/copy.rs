@@ -134,16 +134,25 @@ impl Stream {
     /// Reads `buffer` into a vector, through pinned memory as in
     /// [`copy_to_host`](Self::copy_to_host).
     ///
+    /// The task that awaits it copies to the vector, at most 1 MiB in a poll, so other tasks of the
+    /// executor run meanwhile.
+    ///
     /// # Errors
     /// The errors of [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
-        self.read_at(Site::here(&"read"), buffer)
+        self.read_at(Site::here(&"read"), buffer, Vec::extend_from_slice)
     }
 
-    pub(super) fn read_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Vec<T>> {
+    /// Reads `buffer` into a vector, to which `append` adds the elements piece by piece.
+    pub(super) fn read_at<T: Element, U: Send + 'static>(
+        &self,
+        site: Site,
+        buffer: &Buffer<T>,
+        append: fn(&mut Vec<U>, &[T]),
+    ) -> Pending<Vec<U>> {
         match self.copy_out(site, buffer) {
-            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot).to_vec())),
+            Ok((place, slot)) => Pending::in_steps(self.core(), place, copied_in_steps(slot, append)),
             Err(error) => Pending::refused_on(self.core(), error),
         }
     }
@@ -345,6 +354,33 @@ impl Stream {
             (Err(error), _) => self.enqueue_refused(&mut op, error),
         };
         Pending::value(self.core(), place, ())
+    }
+}
+
+/// The most bytes that one poll copies: some tenths of a millisecond, with the page faults of new
+/// memory.
+const STEP_BYTES: usize = 1 << 20;
+
+/// Returns a function that copies the buffer in `slot` to a vector, a piece at each call.
+fn copied_in_steps<T: Element, U: Send + 'static>(
+    slot: Slot,
+    append: fn(&mut Vec<U>, &[T]),
+) -> impl FnMut() -> Option<Result<Vec<U>>> + Send {
+    let (mut from, mut to) = (None, Vec::new());
+    let most = STEP_BYTES / size_of::<T>().clamp(1, STEP_BYTES);
+    move || {
+        let host = from.get_or_insert_with(|| {
+            let host = take::<T>(&slot);
+            to.reserve_exact(host.len());
+            host
+        });
+        let rest = &host[to.len()..];
+        append(&mut to, &rest[..rest.len().min(most)]);
+        if to.len() < host.len() {
+            return None;
+        }
+        from = None;
+        Some(Ok(std::mem::take(&mut to)))
     }
 }
 
