@@ -1,12 +1,12 @@
 //! The current device and stream.
 //!
-//! A scope is an entry in a thread-local list. It is pushed for the duration of one poll or one
-//! closure, and a guard pops it, also on panic. Between polls no entry is left on the thread, so a
+//! A scope is an entry in a thread-local list. It is pushed for the duration of one poll, one
+//! closure or the drop of a future, and a guard pops it, also on panic. Between polls no entry is left on the thread, so a
 //! task may be polled on any thread.
 
 use crate::shared::{Device, RuntimeShared, Stream};
 use crate::sync_mode;
-use pin_project::pin_project;
+use pin_project::{pin_project, pinned_drop};
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::future::Future;
@@ -32,6 +32,12 @@ impl Installed {
     fn new(entry: Current) -> Self {
         ENTRIES.with_borrow_mut(|entries| entries.push(entry));
         Installed
+    }
+
+    /// Returns `None` on a thread that has dropped its list: it is about to end.
+    fn if_possible(entry: Current) -> Option<Self> {
+        let is_there = ENTRIES.try_with(|_| ()).is_ok();
+        is_there.then(|| Self::new(entry))
     }
 }
 
@@ -113,7 +119,7 @@ impl Stream {
     /// called in the first poll, so it too runs on this stream.
     ///
     /// # Cancel safety
-    /// The cancel safety of the future that `f` returns.
+    /// The cancel safety of the future that `f` returns, which is also dropped in the scope.
     pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
     where
         F: FnOnce() -> Fut,
@@ -177,7 +183,10 @@ fn everything() -> Vec<Current> {
 
 /// A future that is polled with a stream or device as the current one, from [`Stream::scope`] or
 /// [`Device::scope`].
-#[pin_project]
+///
+/// Dropping it before it resolves drops the future with them current too, so an op of a guard in
+/// the future runs on the stream of the scope.
+#[pin_project(PinnedDrop)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Scope<F, Fut> {
     current: SmallVec<[Current; 1]>,
@@ -205,6 +214,18 @@ where
             Some(future) => future.poll(cx),
             None => panic!("a scope whose closure panicked was polled again"),
         }
+    }
+}
+
+#[pinned_drop]
+impl<F, Fut> PinnedDrop for Scope<F, Fut> {
+    fn drop(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        // Popped in reverse order, also if a drop panics.
+        let _installed: SmallVec<[Option<Installed>; 1]> =
+            this.current.iter().cloned().map(Installed::if_possible).collect();
+        drop(this.make.take());
+        this.future.set(None);
     }
 }
 

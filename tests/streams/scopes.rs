@@ -386,3 +386,35 @@ fn a_scope_on_one_runtime_says_nothing_about_another() {
     let (_two, theirs, []) = streams([]);
     side.enter(|| assert_eq!((current(&mine).as_str(), current(&theirs).as_str()), ("side", "default")));
 }
+
+/// Notes the label of the current stream when it is dropped.
+struct NotesWhereItDrops<'a>(&'a Device, &'a Cell<String>);
+
+impl Drop for NotesWhereItDrops<'_> {
+    fn drop(&mut self) {
+        self.1.set(current(self.0));
+    }
+}
+
+#[test]
+fn a_cancelled_scope_drops_its_future_in_the_scope() {
+    let (_runtime, device, [a]) = streams(["a"]);
+    let dropped_on = Cell::new(String::new());
+    let guard = || NotesWhereItDrops(&device, &dropped_on);
+    let never_ends = |guard| async move {
+        let _guard: NotesWhereItDrops<'_> = guard;
+        pending(usize::MAX).await;
+    };
+    let mut polled = task::spawn(a.scope(|| never_ends(guard())));
+    assert_pending!(polled.poll());
+    drop(polled);
+    assert_eq!(dropped_on.take(), "a");
+    let unpolled = guard();
+    drop(a.scope(|| never_ends(unpolled)));
+    assert_eq!(dropped_on.take(), "a");
+    let mut inherited = a.enter(|| Box::pin(never_ends(guard()).in_current_stream()));
+    assert!(inherited.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(inherited);
+    assert_eq!(dropped_on.take(), "a");
+    assert_eq!(current(&device), "default");
+}

@@ -194,7 +194,9 @@ impl Drop for Installed {
 }
 
 /// A future that is polled with a default type, from [`DType::scope`].
-#[pin_project::pin_project]
+///
+/// Dropping it before it resolves drops the future with that default type too.
+#[pin_project::pin_project(PinnedDrop)]
 #[must_use = "futures do nothing unless polled"]
 pub struct DTypeScope<F, Fut> {
     dtype: DType,
@@ -217,6 +219,17 @@ where
             this.future.set(Some(make()));
         }
         this.future.as_pin_mut().expect("the first poll made it").poll(cx)
+    }
+}
+
+#[pin_project::pinned_drop]
+impl<F, Fut> PinnedDrop for DTypeScope<F, Fut> {
+    fn drop(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        // The first poll refuses other types.
+        let _installed = this.dtype.is_floating_point().then(|| Installed::new(*this.dtype));
+        drop(this.make.take());
+        this.future.set(None);
     }
 }
 
