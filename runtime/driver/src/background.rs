@@ -72,9 +72,11 @@ impl Worker {
 /// Runs a job. If it panics, its submitter notices that no answer comes.
 fn run_job(job: Job) {
     let Some(_inside) = crate::process::enter_driver() else {
-        // The job is not even dropped, because a value that it owns may call the driver.
-        std::mem::forget(job);
-        return;
+        // The process ends. The job is not even dropped, because a value that it owns may call the
+        // driver. This thread keeps it, and all later ones, so nothing looks leaked.
+        loop {
+            std::thread::park();
+        }
     };
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         crate::report::drop_panicked();
