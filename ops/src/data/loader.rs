@@ -194,7 +194,9 @@ impl<S: Sample> Loader<S> {
     /// Sets how many batches are read at the same time; 1 by default.
     ///
     /// The batches and their order are the same for any number. Several workers pay off if a
-    /// sample takes long to read or decode. They need a dataset that is read by index.
+    /// sample takes long to read or decode. They need a dataset that is read by index. A worker
+    /// reads only batches that [`prefetch`](Self::prefetch) allows, so a smaller prefetch than
+    /// `workers - 1` leaves workers without work.
     ///
     /// There may be up to 512 workers. They are blocking threads of the tokio runtime in which the
     /// batches are first polled. The polls do the reading themselves if there is no such runtime,

@@ -296,7 +296,8 @@ pub trait TensorOps: TensorOperand {
     }
 
     /// Returns this tensor on another device, with elements of another type, or both. Returns the
-    /// tensor itself, without a copy, if it has them already.
+    /// tensor itself, without a copy, if it has them already. Then both share memory, and an op in
+    /// place changes both. So `x.cpu()` is a copy if `x` is on a GPU, and `x` itself on a CPU.
     ///
     /// `target` is a device, a [`DType`](super::DType), both in a tuple, or another tensor, whose
     /// type and device are meant. The copy has the layout of this tensor, so the copy of a
@@ -307,7 +308,8 @@ pub trait TensorOps: TensorOperand {
     /// everything but 0 is true. Integers keep their low bits, so they wrap around. A
     /// floating-point number becomes an integer towards zero; one out of range becomes the nearest
     /// end of the range, and NaN becomes 0. To a floating-point type it is rounded to nearest, ties
-    /// to even; to `f16` and `bf16` by way of `f32`, as in PyTorch.
+    /// to even; to `f16` and `bf16` by way of `f32`, as in PyTorch. A NaN loses its sign and its
+    /// payload.
     ///
     /// # Ordering
     /// A copy to another device is ordered by itself: it runs after all work so far on the current
@@ -340,7 +342,8 @@ pub trait TensorOps: TensorOperand {
         moved(&"to", self, |_| Ok(target))
     }
 
-    /// Returns this tensor on `cpu:0` of its runtime, like [`to`](Self::to).
+    /// Returns this tensor on `cpu:0` of its runtime, like [`to`](Self::to): itself if it is there,
+    /// and else a copy.
     ///
     /// # Errors
     /// The errors of [`to`](Self::to); `ShutDown` if the runtime was dropped.

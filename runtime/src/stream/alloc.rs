@@ -37,6 +37,11 @@ impl Stream {
     /// Earlier ops of this stream may still use the memory. If another stream is the first to use
     /// the buffer, it needs an edge from this one.
     ///
+    /// # On a CUDA device
+    /// If the allocator has no memory that fits, it asks the driver for more. The driver may make
+    /// that call wait for work that is running, and the calling thread waits with it. In a task,
+    /// allocate before that work begins, or use memory again.
+    ///
     /// # Errors
     /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory, also as
     /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more
