@@ -80,17 +80,17 @@ impl Event {
         Pending::value(&self.core, place, ())
     }
 
-    /// Returns the time between two timed events that their streams have passed; zero if `earlier`
-    /// was passed after `self`.
+    /// Returns the time between two timed events that their streams have passed.
     ///
     /// # Errors
-    /// `InvalidArgument` if one was recorded without timing or has not been passed yet, or if the
-    /// clocks of their devices cannot be compared; `Reentrant` in a host function.
+    /// `InvalidArgument` if one was recorded without timing or has not been passed yet, if `earlier`
+    /// was passed after `self`, or if the clocks of their devices cannot be compared; `Reentrant` in
+    /// a host function.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration> {
         reentry::may_ask(&"elapsed_since")?;
         let (end, start) = (self.passed_stamp("later")?, earlier.passed_stamp("earlier")?);
         if let (Some(end), Some(start)) = (end.time(), start.time()) {
-            return Ok(end.saturating_duration_since(start));
+            return end.checked_duration_since(start).ok_or_else(|| in_the_wrong_order(start - end));
         }
         let device = &self.core.device;
         let (Some(end), Some(start)) = (end.marked(), start.marked()) else {
@@ -102,7 +102,18 @@ impl Event {
                 ),
             ));
         };
-        device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
+        let elapsed = |start, end| {
+            device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
+        };
+        let took = elapsed(start, end)?;
+        // It is 0 too if the device passed them in the other order.
+        if took.is_zero() {
+            let backwards = elapsed(end, start)?;
+            if !backwards.is_zero() {
+                return Err(in_the_wrong_order(backwards));
+            }
+        }
+        Ok(took)
     }
 
     /// Returns the event's time stamp, if the event has been passed.
@@ -121,6 +132,14 @@ impl Event {
             self.ticket()
         )))
     }
+}
+
+#[cold]
+fn in_the_wrong_order(by: Duration) -> Error {
+    let why = format!(
+        "elapsed_since: the argument was passed {by:?} after the event on which it was called; call it on the other one"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 impl IntoFuture for Event {

@@ -167,7 +167,7 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Returns the time between two events that [`Command::Stamp`](crate::Command::Stamp) recorded.
-    /// The device has passed both.
+    /// The device has passed both. Returns 0 if it passed `later` first.
     ///
     /// # Errors
     /// If the events cannot be compared.
