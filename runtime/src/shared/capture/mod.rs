@@ -239,7 +239,8 @@ impl Capture {
         if let (Some(first), Some(refusal)) =
             (members.first(), recording.refusals.iter().find(|refusal| !refusal.is_seen()))
         {
-            first.core.note_unseen(refusal);
+            // Without the value that it hands back: a caller may still hold the call's `Pending`.
+            first.core.note_unseen(&refusal.without_own());
         }
         let histories = self.pool.close();
         drop((recording, members, histories));
