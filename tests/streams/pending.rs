@@ -540,12 +540,22 @@ fn a_long_read_lets_other_tasks_run_between_its_pieces() {
     let read = stream.read(&x);
     let length = stream.read(&x).map(|read| read.len());
     let joined = Pending::join_all([stream.read(&x), stream.read(&x)]);
+    let half = stream.read(&x);
+    let halves = Pending::join_all([stream.read(&x.slice(..8).unwrap()), stream.read(&x)]);
     let values = stream.enter(|| tensor.to_vec::<u8>());
     let one = stream.read_one(&x.slice(..1).unwrap());
     stream.synchronize().blocking_wait().unwrap();
     assert_eq!(polled(read), (5, vec![7; LEN]));
     assert_eq!(polled(length), (5, LEN));
-    assert_eq!(polled(joined), (9, ()));
+    assert_eq!(polled(joined), (10, ()));
+    // Its work is done, and a part of the value is made.
+    let mut begun = task::spawn(half.map(drop));
+    assert_pending!(begun.poll());
+    begun.into_inner().view(|&()| Ok(())).blocking_wait().unwrap();
+    let mut begun = task::spawn(halves);
+    assert_pending!(begun.poll());
+    assert_pending!(begun.poll());
+    begun.into_inner().view_of(|&()| Ok(())).blocking_wait().unwrap();
     assert_eq!(polled(values), (3, vec![7; 3 << 20]));
     assert_eq!(polled(one), (1, 7));
 }

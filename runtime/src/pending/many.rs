@@ -6,7 +6,7 @@ use super::{Pending, Refusal, State};
 use crate::shared::StreamCore;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use warpline_driver::{Error, Result};
+use warpline_driver::{Error, Result, reentry};
 
 /// Resolves when all of its parts have, to the first error if there is one.
 ///
@@ -45,7 +45,8 @@ impl Many {
 
     /// Returns a wait for the same work, beside this one.
     pub(super) fn looked_at(&self) -> Self {
-        Many::new(self.parts.iter().map(|part| part.view_of(|&()| Ok(()))).collect())
+        let left = self.parts.get(self.taken..).unwrap_or_default();
+        Many::new(left.iter().map(|part| part.view_of(|&()| Ok(()))).collect())
     }
 
     pub(super) fn query(&mut self) -> Result<bool> {
@@ -75,13 +76,18 @@ impl Many {
             return Poll::Ready(Err(error));
         }
         while let Some(part) = self.parts.get_mut(self.taken) {
-            let Some(result) = part.make() else {
-                cx.waker().wake_by_ref();
+            let in_steps = part.is_made_in_steps();
+            let made = part.make();
+            if let Some(result) = made {
+                self.taken += 1;
+                if result.is_err() {
+                    return Poll::Ready(result);
+                }
+            }
+            // Other tasks run between the steps, also between those of two parts.
+            if in_steps && self.taken < self.parts.len() {
+                reentry::wake(cx.waker());
                 return Poll::Pending;
-            };
-            self.taken += 1;
-            if result.is_err() {
-                return Poll::Ready(result);
             }
         }
         self.parts.clear();

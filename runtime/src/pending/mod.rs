@@ -250,8 +250,8 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Returns true if awaiting would return immediately. A `true` counts as having observed the
-    /// op.
+    /// Returns true if the work is done, so that awaiting would return immediately, or after a poll
+    /// for each MiB that a read has to copy. A `true` counts as having observed the op.
     ///
     /// # Errors
     /// The error that awaiting would return, if the call was refused or captured or the device has
@@ -389,7 +389,8 @@ impl<T: DeviceValue> Pending<T> {
                 State::Captured(step, output) => {
                     Pending { state: State::Captured(step, output.replaced(value)) }
                 }
-                _ => unreachable!("it has a value"),
+                State::Making(_) => Pending::ready(value),
+                State::Failed(_) | State::Taken => unreachable!("it has a value"),
             },
             Err(refusal) => {
                 // `refusal` now carries its error.
@@ -459,6 +460,17 @@ impl<T> Pending<T> {
         }
     }
 
+    /// Returns whether the value is made in steps.
+    fn is_made_in_steps(&self) -> bool {
+        match &self.state {
+            State::Place(_, output)
+            | State::Many(_, output)
+            | State::Captured(_, output)
+            | State::Making(output) => matches!(output, Output::InSteps(_)),
+            State::Failed(_) | State::Taken => false,
+        }
+    }
+
     /// Takes the value once the work is done, or makes a part of it and returns `None`.
     #[inline]
     fn make(&mut self) -> Option<Result<T>> {
@@ -490,7 +502,7 @@ impl<T> Future for Pending<T> {
                 Some(made) => made,
                 None => {
                     // Other tasks run between the steps.
-                    cx.waker().wake_by_ref();
+                    reentry::wake(cx.waker());
                     return Poll::Pending;
                 }
             },

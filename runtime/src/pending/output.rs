@@ -10,8 +10,8 @@ pub(super) enum Output<T> {
     Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
     /// Made when the op is done.
     Later(Box<dyn FnOnce() -> Result<T> + Send>),
-    /// Made when the op is done, in steps of which each takes less than a millisecond, so that no
-    /// poll takes longer. A step returns `None` if there are more.
+    /// Made when the op is done, in steps of which each takes less than a millisecond, besides what
+    /// `map` does. A poll makes one step. A step returns `None` if there are more.
     InSteps(Steps<T>),
 }
 
