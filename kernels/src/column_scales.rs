@@ -8,7 +8,7 @@ warpline_runtime::kernel! {
     /// Computes mean\[c\] ← means\[c\] and deviation\[c\] ← √(squares\[c\] / seen\[c\]), rounded
     /// to f32.
     ///
-    /// [`column_moments`](crate::column_moments()) accumulated the moments over `seen\[c\]` rows.
+    /// [`column_moments`](crate::column_moments()) accumulated the moments over seen\[c\] rows.
     /// [`standardize`](crate::standardize()) takes the results.
     ///
     /// The deviation is the population's (divided by n). A deviation of 0, that of a constant

@@ -66,7 +66,7 @@ impl Uses {
             // What is left has to double before the next search, so searching costs little per use.
             // What was dropped needs no room, or the list would grow with the number of streams
             // that have ever used the memory.
-            self.list.reserve(self.list.len());
+            self.list.reserve_exact(self.list.len());
         }
         let some_are_gone = self.list.len() < before;
         self.set(used);
