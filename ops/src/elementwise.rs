@@ -76,8 +76,8 @@ pub fn relu_into(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 /// columns.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `Shape` if `x` does not consist of whole rows, or `deviation` has another
-/// length than `mean`.
+/// The errors of [`fill_`]; `Shape` if `x` does not consist of whole rows, or if `deviation` has
+/// another length than `mean`.
 #[track_caller]
 pub fn standardize_(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
     let [rows, cols] = rows_and_columns(x, mean.len());

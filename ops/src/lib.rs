@@ -42,7 +42,8 @@ fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchC
     }
 }
 
-/// Returns the number of whole rows in `x` and `cols`, its number of columns, as kernels take them.
+/// Returns the number of whole rows in `x`, and `cols`, its number of columns, as kernels take
+/// them.
 ///
 /// If `x` does not consist of whole rows, the kernel's condition on its lengths does not hold.
 fn rows_and_columns<T: Element>(x: &Buffer<T>, cols: usize) -> [u64; 2] {

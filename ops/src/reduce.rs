@@ -41,9 +41,9 @@ pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 
 /// The running mean and standard deviation of each column over batches of rows, kept on the device.
 ///
-/// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979). The number of
-/// rows is kept on the device too, so a merge counts when the device does it: a refused one never
-/// does, and one in a graph does at each launch.
+/// They are accumulated in f64 by the pairwise update of Chan, Golub and LeVeque (1979). The number
+/// of rows is kept on the device too, so a merge counts when the device does it: a refused one
+/// never does, and one in a graph does at each launch.
 #[derive(Debug)]
 pub struct ColumnMoments {
     /// The number of rows merged, once for each column.

@@ -83,9 +83,9 @@ impl Event {
     /// Returns the time between two timed events that their streams have passed.
     ///
     /// # Errors
-    /// `InvalidArgument` if one was recorded without timing or has not been passed yet, if `earlier`
-    /// was passed after `self`, or if the clocks of their devices cannot be compared; `Reentrant` in
-    /// a host function.
+    /// `InvalidArgument` if one was recorded without timing or has not been passed yet, if
+    /// `earlier` was passed after `self`, or if the clocks of their devices cannot be compared;
+    /// `Reentrant` in a host function.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration> {
         reentry::may_ask(&"elapsed_since")?;
         let (end, start) = (self.passed_stamp("later")?, earlier.passed_stamp("earlier")?);

@@ -1,8 +1,8 @@
 //! The current device and stream.
 //!
 //! A scope is an entry in a thread-local list. It is pushed for the duration of one poll, one
-//! closure or the drop of a future, and a guard pops it, also on panic. Between polls no entry is left on the thread, so a
-//! task may be polled on any thread.
+//! closure or the drop of a future, and a guard pops it, also on panic. Between polls no entry is
+//! left on the thread, so a task may be polled on any thread.
 
 use crate::shared::{Device, RuntimeShared, Stream};
 use crate::sync_mode;

@@ -379,7 +379,7 @@ pub(super) fn fill_with(op: &'static &'static str, x: &Tensor, value: Scalar) ->
     macro_rules! filled_with_integer {
         ($ty:ty, $buffer:ident) => {
             stream.fill($buffer, {
-                #[allow(clippy::cast_possible_truncation, reason = "`integer` refuses what does not fit")]
+                #[allow(clippy::cast_possible_truncation, reason = "`integer` refuses others")]
                 let value = integer(<$ty>::MIN.into(), <$ty>::MAX.into())? as $ty;
                 value
             })

@@ -7,8 +7,8 @@ use warpline_driver::{Error, ErrorKind};
 /// its device code.
 ///
 /// Device code is PTX, or CUDA C++ where NVRTC is installed. CPU devices run it in builds with the
-/// feature `ptx` alone. In other builds, `RuntimeBuilder::build` refuses all forms but `Twin`, and a
-/// launch of a kernel without a twin is refused.
+/// feature `ptx` alone. In other builds, `RuntimeBuilder::build` refuses all forms but `Twin`, and
+/// a launch of a kernel without a twin is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KernelForm {
     /// Runs the twin. A kernel without one runs its device code.

@@ -63,9 +63,9 @@ impl Uses {
         let before = self.list.len();
         if before == self.list.capacity() {
             self.retain(|used| !observed.is_gone(used.stream));
-            // What is left has to double before the next search, so searching costs little per use.
-            // What was dropped needs no room, or the list would grow with the number of streams
-            // that have ever used the memory.
+            // The uses that are left have to double before the next search, so searching costs
+            // little per use. Room for those that were dropped would let the list grow with the
+            // number of streams that have ever used the memory.
             self.list.reserve_exact(self.list.len());
         }
         let some_are_gone = self.list.len() < before;

@@ -69,7 +69,8 @@ impl StreamCore {
 
     /// Keeps an error that no caller received for a `synchronize`, unless the stream keeps the
     /// maximum. The error drops the value that it would have handed back, such as a pinned buffer,
-    /// which other clients may wait for. Reports it, as far as [`error_not_awaited`](crate::report::error_not_awaited) does.
+    /// which other clients may wait for. Reports it, as far as
+    /// [`error_not_awaited`](crate::report::error_not_awaited) does.
     #[cold]
     pub(crate) fn note_unseen(&self, error: &Error) {
         drop(error.take_given());
