@@ -3,6 +3,7 @@
 //! A finite number is an integer of any length times a power of two. Sums and products are exact;
 //! quotients and roots have more bits than any format, and a bit for the rest.
 
+use crate::driver;
 use std::cmp::Ordering;
 
 /// A format of IEEE 754: the bits of the fraction and of the exponent.
@@ -87,6 +88,25 @@ impl Format {
             Mode::Up => negative,
         };
         Some(sign | (self.infinity() - u64::from(stays_finite)))
+    }
+}
+
+impl Format {
+    /// Returns the bits of a number, rounded, and then flushed if it is subnormal. An H100 flushes
+    /// what would be below the smallest normal number if exponents had no bound, and was rounded: it
+    /// detects tiny numbers *after rounding* (IEEE 754-2019, 7.5).
+    pub(crate) fn round_and_flush(self, number: &Real, mode: Mode) -> Option<u64> {
+        let bits = self.round(number, mode)?;
+        let is_tiny = match number {
+            Real::Finite { negative, mantissa, exponent } => {
+                let last = exponent + mantissa.len() as i32 - 1 - self.fraction as i32;
+                let kept = mantissa.integer(exponent - last, *negative, mode);
+                let carries = i32::from(kept >> (self.fraction + 1) != 0);
+                last + self.fraction as i32 + carries < 1 - self.bias()
+            }
+            Real::Nan | Real::Infinity(_) => false,
+        };
+        Some(if driver::is_asked() && is_tiny { bits & self.sign() } else { self.flush(bits) })
     }
 }
 

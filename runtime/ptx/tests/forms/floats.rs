@@ -149,7 +149,8 @@ fn rounded(opcode: &str, format: Format, n: usize, mode: Mode, of: Exactly) -> F
     Form::new(opcode, register, &sources, move |x| {
         let flushed = |bits: u64| if flush { format.flush(bits) } else { bits };
         let x: Vec<Real> = x.iter().map(|bits| format.read(flushed(*bits))).collect();
-        let bits = format.round(&of(&x, mode), mode).map(flushed);
+        let exact = of(&x, mode);
+        let bits = if flush { format.round_and_flush(&exact, mode) } else { format.round(&exact, mode) };
         if sat { Want::Bits(saturate(format, bits)) } else { Want::float(format, bits) }
     })
 }

@@ -56,7 +56,7 @@ const STRUCTS: &str = "\
 .func (.param .align 8 .b8 result[16]) widen(.param .align 4 .b8 x[12], .param .b64 y)
 {
 .reg .b32 %a, %b, %c;
-.reg .b64 %s, %t, %u;
+.reg .b64 %s, %t;
 ld.param.u32 %a, [x];
 ld.param.u32 %b, [x+4];
 mov.b64 %t, x;
@@ -64,8 +64,7 @@ ld.param.u32 %c, [%t+8];
 add.u32 %a, %a, %b;
 add.u32 %a, %a, %c;
 ld.param.u64 %s, [y];
-cvta.param.u64 %u, %t;
-ld.u32 %b, [%u+4];
+ld.param.u32 %b, [%t+4];
 cvt.u64.u32 %t, %b;
 add.u64 %s, %s, %t;
 st.param.u64 [result], %s;

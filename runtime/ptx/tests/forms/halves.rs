@@ -70,7 +70,9 @@ pub(crate) fn forms() -> Vec<Form> {
                 forms.extend(both(&format!("{name}.rn{modifier}"), format, n, move |x| {
                     let flushed = |bits: u64| if ftz { format.flush(bits) } else { bits };
                     let x: Vec<Real> = x.iter().map(|bits| format.read(flushed(*bits))).collect();
-                    let bits = format.round(&of(&x), Mode::Nearest).map(flushed);
+                    let (exact, mode) = (of(&x), Mode::Nearest);
+                    let bits =
+                        if ftz { format.round_and_flush(&exact, mode) } else { format.round(&exact, mode) };
                     match bits {
                         bits if sat => Some(saturate(format, bits)),
                         Some(bits) if relu && bits & format.sign() != 0 => Some(0),

@@ -1,5 +1,7 @@
 //! Loads, stores, addresses and atomic operations: PTX ISA 9.7.9 and 9.7.13.
 
+use crate::driver;
+use crate::exact::F32;
 use crate::integers::{Int, S32, S64, register};
 use crate::program::Program;
 use warpline_ptx::Config;
@@ -355,6 +357,11 @@ fn atomics() -> Vec<(&'static str, &'static str, u32, Change)> {
     all
 }
 
+fn flushed_sum(old: u64, b: u64, _: u64) -> u64 {
+    let flushed = |bits| f32::from_bits(F32.flush(bits) as u32);
+    F32.flush((flushed(old) + flushed(b)).to_bits().into())
+}
+
 fn half(format: crate::exact::Format, a: u64, b: u64) -> u64 {
     let sum = format.read(a).plus(&format.read(b), crate::exact::Mode::Nearest);
     format.round(&sum, crate::exact::Mode::Nearest).unwrap_or_default()
@@ -396,6 +403,9 @@ fn atomic_programs() -> Vec<(Program, u32, &'static str, Change)> {
     let mut programs = Vec::new();
     for (operation, ty, bits, of) in atomics() {
         for space in ["", ".global", ".shared"] {
+            // PTX ISA 9.7.13.5, atom: on global memory, f32 is flushed on some GPUs, as on an H100.
+            let is_flushed = driver::is_asked() && (operation, ty) == ("add", "f32") && space != ".shared";
+            let of = if is_flushed { flushed_sum as Change } else { of };
             programs.push((atomic_program(operation, ty, bits, space, true), bits, ty, of));
             if !["exch", "cas"].contains(&operation) {
                 programs.push((atomic_program(operation, ty, bits, space, false), bits, ty, of));

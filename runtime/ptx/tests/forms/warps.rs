@@ -1,5 +1,6 @@
 //! Instructions between lanes and threads: PTX ISA 9.7.9.6, 9.7.13, and special registers of 10.
 
+use crate::driver;
 use crate::program::Program;
 use warpline_ptx::Config;
 
@@ -259,8 +260,11 @@ fn specials() -> Vec<Case> {
         registers.push((format!("%nctaid.{name}"), Box::new(move |_, _| grid[axis])));
     }
     registers.push(("%laneid".to_owned(), Box::new(|_, thread| thread % 32)));
-    registers.push(("%warpid".to_owned(), Box::new(|_, thread| thread / 32)));
-    registers.push(("%nwarpid".to_owned(), Box::new(|_, _| 2)));
+    // On a GPU these are places of the multiprocessor, which change.
+    if !driver::is_asked() {
+        registers.push(("%warpid".to_owned(), Box::new(|_, thread| thread / 32)));
+        registers.push(("%nwarpid".to_owned(), Box::new(|_, _| 2)));
+    }
     registers.push(("%lanemask_eq".to_owned(), Box::new(|_, thread| 1 << (thread % 32))));
     registers.push(("%lanemask_lt".to_owned(), Box::new(|_, thread| (1 << (thread % 32)) - 1)));
     registers.push(("%lanemask_le".to_owned(), Box::new(|_, thread| (2 << (thread % 32)) - 1)));
