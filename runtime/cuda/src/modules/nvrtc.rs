@@ -13,6 +13,8 @@ use crate::context::Context;
 use crate::loader;
 use crate::versions::cuda_version;
 use libloading::Library;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -185,16 +187,31 @@ impl Nvrtc {
 
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
     ///
-    /// Keeps the PTX where `WARPLINE_KEEP_PTX` says.
+    /// Keeps the PTX where `WARPLINE_KEEP_PTX` says. A source that does not compile is compiled once
+    /// with the same options: a program may launch it again and again.
     fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
+        static MESSAGES: Messages = Mutex::new(BTreeMap::new());
         let mut options = vec![format!("--gpu-architecture=compute_{arch}")];
         if lines == Lines::Named {
             options.push("--generate-line-info".to_owned());
         }
         let headers = [folders::of_headers()?, self.headers.clone()].concat();
         options.extend(headers.iter().map(|folder| format!("--include-path={}", folder.display())));
+        let attempt = [name, source, &options.join(" ")].map(str::to_owned);
+        let ptx = told_once(&MESSAGES, attempt, || self.run(&options, &headers, lines, name, source))?;
+        folders::keep(name, &ptx).map(|()| ptx)
+    }
+
+    fn run(
+        &self,
+        options: &[String],
+        headers: &[PathBuf],
+        lines: Lines,
+        name: &str,
+        source: &str,
+    ) -> Result<String, String> {
         let options: Vec<_> =
-            options.into_iter().map(|option| CString::new(option).expect("text without NUL")).collect();
+            options.iter().map(|option| CString::new(&**option).expect("text without NUL")).collect();
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let text = CString::new(source).map_err(|_| "its CUDA C++ contains a NUL byte".to_owned())?;
         let file = CString::new(format!("{name}.cu")).expect("an identifier");
@@ -217,11 +234,10 @@ impl Nvrtc {
         let compiled = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
         let result = if compiled == 0 {
             let ptx = self.text(program, self.ptx_size, self.ptx);
-            let ptx = if lines == Lines::Named { without_folder(&ptx, &format!("{name}.cu")) } else { ptx };
-            folders::keep(name, &ptx).map(|()| ptx)
+            Ok(if lines == Lines::Named { without_folder(&ptx, &format!("{name}.cu")) } else { ptx })
         } else {
             let log = without_deprecation(&self.text(program, self.log_size, self.log));
-            let remedy = headers::remedy(&log, &headers);
+            let remedy = headers::remedy(&log, headers);
             let remedy = remedy.map_or_else(String::new, |remedy| format!("\n{remedy}"));
             Err(format!("NVRTC returned {}:\n{log}{remedy}", self.error(compiled)))
         };
@@ -229,6 +245,24 @@ impl Nvrtc {
         unsafe { (self.destroy)(&raw mut program) };
         result
     }
+}
+
+/// The messages about sources that do not compile, by the name, the source and the options of the
+/// attempt.
+type Messages = Mutex<BTreeMap<[String; 3], String>>;
+
+/// Returns what `compile` returns, or the message about an earlier attempt that was the same.
+fn told_once(
+    messages: &Messages,
+    attempt: [String; 3],
+    compile: impl FnOnce() -> Result<String, String>,
+) -> Result<String, String> {
+    if let Some(message) = messages.lock().get(&attempt) {
+        return Err(message.clone());
+    }
+    compile().inspect_err(|message| {
+        messages.lock().insert(attempt, message.clone());
+    })
 }
 
 /// Returns whether NVRTC was found.
@@ -355,6 +389,27 @@ mod tests {
         let ptx = "ret;\n\t.file\t1 \"/home/me/scale.cu\"\n\t.file\t2 \"/usr/include/math.h\", 1, 2\n";
         let bare = "ret;\n\t.file\t1 \"scale.cu\"\n\t.file\t2 \"/usr/include/math.h\", 1, 2\n";
         assert_eq!(without_folder(ptx, "scale.cu"), bare);
+    }
+
+    #[test]
+    fn an_attempt_that_fails_is_made_once_and_one_that_succeeds_each_time() {
+        let messages = Messages::default();
+        let attempt = |name: &str, options: &str| [name, "text", options].map(str::to_owned);
+        let mut made = 0;
+        let mut compile = |attempt, result: Result<&str, &str>| {
+            let ran = || {
+                made += 1;
+                result.map(str::to_owned).map_err(str::to_owned)
+            };
+            told_once(&messages, attempt, ran)
+        };
+        for _ in 0..3 {
+            assert_eq!(compile(attempt("broken", ""), Err("line 1")), Err("line 1".into()));
+            assert_eq!(compile(attempt("sound", ""), Ok("ptx")), Ok("ptx".into()));
+        }
+        // With a folder of headers added.
+        assert_eq!(compile(attempt("broken", "--include-path=/new"), Ok("ptx")), Ok("ptx".into()));
+        assert_eq!(made, 1 + 3 + 1);
     }
 
     #[test]
