@@ -43,6 +43,20 @@ pub(crate) fn all(bench: &Bench) {
         let met = bench.verdict(late.median() < by_hand.median() + 5.0);
         let rival = ("cuStreamSynchronize", (&by_hand).into());
         bench.table.row(&what, "ms", &late, "< 5 more than the rival", Some(rival), met);
+
+        let mut unawaited = Sample::default();
+        for _ in 0..bench.options.rounds(3) {
+            answer = run(&format!("{case}-unawaited"));
+            unawaited.0.extend(ms(&answer));
+        }
+        let what = format!("{fault} that nobody awaits to the health of the device");
+        if unawaited.0.is_empty() {
+            bench.table.note(&format!("{what}: not measured: {answer}"));
+            is_answered = false;
+            continue;
+        }
+        let met = bench.verdict(unawaited.median() < 1000.0);
+        bench.table.row(&what, "ms", &unawaited, "< 1000", None, met);
     }
     if !is_answered {
         std::process::exit(1);
@@ -65,6 +79,7 @@ pub(crate) fn child(case: &str) {
     match how {
         "by-hand" => by_hand(fault),
         "synchronized" => synchronized(fault),
+        "unawaited" => unawaited(fault),
         _ => awaited(fault),
     }
     // Exits without teardown, because the context is unusable.
@@ -112,6 +127,21 @@ fn by_hand(fault: &str) {
         "fault: {moved}, {ran}; enqueued with {written} and {called}; an idle stream's query {query}, its event record {record}, \
          that event's query {of_event}, its query {again}; the faulted stream's query {faulted}, then the idle one's {afterwards}"
     );
+}
+
+/// Prints the time from the launch of a kernel that faults, and that nobody awaits, until a task that
+/// watches the health of the device learns of it, and the error.
+fn unawaited(fault: &str) {
+    let (_runtime, device, _raw) = open(WakeUp::Balanced);
+    let stream = device.new_stream().expect("a stream");
+    block_on(stream.synchronize()).expect("it is idle");
+    let mut health = device.watch_health();
+    let start = Instant::now();
+    let faulty = if fault == "trap" { trap_now() } else { illegal_address(NOWHERE) };
+    drop(stream.launch(faulty, ONE));
+    let state = block_on(health.wait_for(|state| !state.is_ready())).expect("the device exists").clone();
+    let late = start.elapsed();
+    println!("fault: {} {}", short(late.as_secs_f64() * 1e3), state.fault().expect("a fault"));
 }
 
 /// Prints the time from the end of the preceding kernel until the awaiting thread has the error of

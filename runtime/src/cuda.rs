@@ -13,8 +13,13 @@
 //!
 //! # Faults
 //! After an error that destroys its context, such as an illegal address, a device accepts no more
-//! work in this process, in any runtime. Every waiter gets that error within milliseconds. No
-//! device works in a forked child.
+//! work in this process, in any runtime. Every waiter gets that error within milliseconds, and
+//! [`Device::health`] reports it within a second, even if nobody waits.
+//!
+//! # Forks
+//! The driver does not work in a child that is forked after it was initialised: calls there return
+//! an error of kind `Forked`. [`is_available`] and [`device_count`] initialise it.
+//! [`likely_device_count`] does not, so a process that forks its workers can ask.
 //!
 //! # Environment
 //! | variable | meaning |
@@ -41,6 +46,7 @@
 //! access to the variables of modules.
 //!
 //! [`Device::best`]: crate::Device::best
+//! [`Device::health`]: crate::Device::health
 //! [`Device::open`]: crate::Device::open
 //! [`WakeUp`]: crate::WakeUp
 //! [`Runtime::builder`]: crate::Runtime::builder
@@ -52,4 +58,4 @@
 //! [`Buffer::device_ptr`]: crate::Buffer::device_ptr
 //! [`Stream::global`]: crate::Stream::global
 
-pub use warpline_cuda::{device_count, is_available};
+pub use warpline_cuda::{device_count, is_available, likely_device_count};

@@ -19,6 +19,7 @@ mod edge;
 mod event;
 mod generator;
 mod graph;
+mod health;
 pub mod kernel;
 mod memory;
 mod order;
@@ -45,6 +46,7 @@ pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
+pub use health::HealthState;
 pub use memory::{
     BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, Pinned, PinnedStats, Served,
 };

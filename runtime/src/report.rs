@@ -70,6 +70,11 @@ pub(crate) fn fell_back(missing: &Error, is_expected: bool) {
     }
 }
 
+/// Warns that a CUDA device is left out of all devices, because it has failed.
+pub(crate) fn left_out(fault: &Error) {
+    tracing::warn!(target: "warpline", %fault, "a CUDA device that has failed is left out");
+}
+
 /// Warns that the pinned memory of a device has reached its cap. The caller calls this once for
 /// each pool, under no lock. `reserved_bytes`: the bytes that are page-locked, in use and cached.
 pub(crate) fn pinned_cap_reached(

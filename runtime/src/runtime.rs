@@ -6,6 +6,7 @@ mod kernels;
 
 pub use builder::RuntimeBuilder;
 
+use crate::health::HealthState;
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, RuntimeShared};
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
 #[cfg(feature = "test-util")]
 use warpline_cpu::CpuBackend;
 #[cfg(feature = "cuda")]
@@ -77,7 +79,7 @@ impl Runtime {
         DEFAULT.get_or_init(Runtime::new).as_ref().map_err(Clone::clone)
     }
 
-    /// Returns `cuda:0`, or `cpu:0` with a `tracing` event that gives the reason.
+    /// Returns `cuda:0`, or if there is none, `cpu:0` with a `tracing` event that gives the reason.
     ///
     /// If the machine has no driver, or the driver shows no device, the event is of level `INFO`.
     /// If there is a driver that is too old, cannot be loaded or does not start, or if the device
@@ -85,16 +87,22 @@ impl Runtime {
     /// error, once per process.
     ///
     /// # Errors
-    /// `NoSuchDevice` if the runtime has no CPU device either.
+    /// `Fault` if `cuda:0` has failed, in this runtime or for the whole process; the error says which.
+    /// `Forked` in the child of a process that has used CUDA, and `Reentrant` if a host function would
+    /// open the device. The CPU does not replace a GPU in these cases. `NoSuchDevice` if the runtime
+    /// has no CPU device either.
     pub fn best_device(&self) -> Result<Device> {
-        self.device(DeviceId::Cuda(0)).or_else(|missing| {
-            #[cfg(feature = "cuda")]
-            let is_expected = warpline_cuda::is_absent();
-            #[cfg(not(feature = "cuda"))]
-            let is_expected = true;
-            crate::report::fell_back(&missing, is_expected);
-            self.device(DeviceId::Cpu(0))
-        })
+        let missing = match self.device(DeviceId::Cuda(0)) {
+            Ok(device) => return device.fault().map_or(Ok(device), Err),
+            Err(error) if error.kind() != ErrorKind::NoSuchDevice => return Err(error),
+            Err(error) => error,
+        };
+        #[cfg(feature = "cuda")]
+        let is_expected = warpline_cuda::is_absent();
+        #[cfg(not(feature = "cuda"))]
+        let is_expected = true;
+        crate::report::fell_back(&missing, is_expected);
+        self.device(DeviceId::Cpu(0))
     }
 
     /// Returns the device with this id. A CUDA device is opened on first use. Never falls back to
@@ -121,12 +129,15 @@ impl Runtime {
         self.inner.all().into_iter().map(Device::of).collect()
     }
 
-    /// Opens and returns all CUDA devices that the driver shows. There are none if the machine has
-    /// no `libcuda.so.1`, or the driver shows no device.
+    /// Opens and returns all CUDA devices that the driver shows and that work. There are none if the
+    /// machine has no `libcuda.so.1`, or the driver shows no device.
+    ///
+    /// A device that has failed is left out, with a warning.
     ///
     /// # Errors
     /// `NoSuchDevice` if there is a driver that cannot be used (too old, cannot be loaded, does not
-    /// start), or if one of the devices cannot be opened; `Reentrant` in a host function.
+    /// start), or if one of the devices cannot be opened; `Fault` if all of them have failed;
+    /// `Forked` in the child of a process that has used CUDA; `Reentrant` in a host function.
     pub fn cuda_devices(&self) -> Result<Vec<Device>> {
         reentry::may_ask(&"cuda_devices")?;
         #[cfg(feature = "cuda")]
@@ -136,7 +147,22 @@ impl Runtime {
         };
         #[cfg(not(feature = "cuda"))]
         let count = 0;
-        (0..count).map(|ordinal| self.device(DeviceId::Cuda(ordinal))).collect()
+        let (mut working, mut lost) = (Vec::new(), None);
+        for ordinal in 0..count {
+            let device = self.device(DeviceId::Cuda(ordinal));
+            match device.and_then(|device| device.fault().map_or(Ok(device), Err)) {
+                Ok(device) => working.push(device),
+                Err(fault) if fault.kind() == ErrorKind::Fault => {
+                    crate::report::left_out(&fault);
+                    lost = Some(fault);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match lost {
+            Some(fault) if working.is_empty() => Err(fault),
+            _ => Ok(working),
+        }
     }
 
     /// Returns the mode of the order check.
@@ -166,6 +192,20 @@ impl Runtime {
             result = result.and(part.await);
         }
         result
+    }
+
+    /// Returns the state of this runtime: failing if one of its devices has failed.
+    ///
+    /// See [`Device::health`].
+    pub fn health(&self) -> HealthState {
+        self.inner.shared.health.state()
+    }
+
+    /// Returns a receiver that is notified of each change of [`health`](Self::health).
+    ///
+    /// See [`Device::watch_health`].
+    pub fn watch_health(&self) -> watch::Receiver<HealthState> {
+        self.inner.shared.health.watch()
     }
 
     #[cfg(feature = "test-util")]
@@ -326,6 +366,7 @@ impl Inner {
         let defaults: Vec<_> = devices.iter().map(|device| device.take_default_stream()).collect();
         drop(defaults);
         for device in &devices {
+            device.reported.shuts_down();
             device.driver.shut_down();
         }
     }

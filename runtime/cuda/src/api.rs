@@ -12,6 +12,7 @@ use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use warpline_driver::DriverFailure;
 
 pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
@@ -284,6 +285,16 @@ pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
     unsafe { loader::entry_point(name) }
 }
 
+/// The process that initialised the driver, 0 before that.
+static INITIALISED_IN: AtomicU32 = AtomicU32::new(0);
+
+/// Returns true if the driver was initialised in a process that this one was forked from. It does
+/// not work here then, whether or not a device was opened.
+pub(crate) fn is_initialised_elsewhere() -> bool {
+    let process = INITIALISED_IN.load(Ordering::Relaxed);
+    process != 0 && process != std::process::id()
+}
+
 static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
 
 /// The reason why no CUDA device can be used.
@@ -291,11 +302,19 @@ struct Unusable {
     why: DriverFailure,
     /// True if the machine has no driver or shows no device, which is usual where none is wanted.
     is_absent: bool,
+    /// True if the driver was initialised before this process was forked.
+    is_forked: bool,
 }
 
 /// Returns the library's entry points, or the reason why there are none.
 pub(crate) fn api() -> Result<&'static Api, &'static DriverFailure> {
     API.get_or_init(open).as_ref().map_err(|unusable| &unusable.why)
+}
+
+/// Returns true if the driver does not work because this process was forked from one that had
+/// initialised it, without this crate.
+pub(crate) fn is_forked() -> bool {
+    API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_forked)
 }
 
 /// Returns true if there is no driver, or the driver shows no device.
@@ -314,9 +333,9 @@ pub(crate) fn opened() -> &'static Api {
 
 #[cold]
 fn open() -> Result<Api, Unusable> {
-    let broken = |why: String| Unusable { why: why.into(), is_absent: false };
+    let broken = |why: String| Unusable { why: why.into(), is_absent: false, is_forked: false };
     loader::driver()
-        .map_err(|missing| Unusable { why: missing.why.clone().into(), is_absent: missing.is_absent })?;
+        .map_err(|missing| Unusable { is_absent: missing.is_absent, ..broken(missing.why.clone()) })?;
     versions::check_driver(driver_version()).map_err(broken)?;
     let api = Api::look_up().map_err(|missing| {
         broken(format!(
@@ -325,6 +344,7 @@ fn open() -> Result<Api, Unusable> {
         ))
     })?;
     visible::note();
+    INITIALISED_IN.store(std::process::id(), Ordering::Relaxed);
     // SAFETY: cuInit may be called at any time, with 0.
     let initialised = unsafe { api.cuInit(0) };
     warpline_driver::process::end_before_the_libraries();
@@ -333,6 +353,7 @@ fn open() -> Result<Api, Unusable> {
         Err(failed) => Err(Unusable {
             why: failed.explained(not_initialised(failed, &api)),
             is_absent: failed.is_no_device(),
+            is_forked: failed.code == Failed::FORKED.code,
         }),
     }
 }
@@ -341,9 +362,11 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
     if failed.is_no_device() {
         return match visible::list() {
             Some(list) => format!(
-                "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; an \
-                 empty list, or one that begins with a number that no device has, hides every \
-                 device"
+                "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; {}",
+                visible::problem().unwrap_or_else(|| {
+                    "an empty list, or one that begins with a number that no device has, hides every device"
+                        .to_owned()
+                })
             ),
             None => "the NVIDIA driver finds no device in this machine".to_owned(),
         };
@@ -354,6 +377,12 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
             "the libcuda.so.1 that the loader finds{file} is a CUDA toolkit's stub, which is only \
              for linking; remove its folder from LD_LIBRARY_PATH"
         );
+    }
+    if failed.code == Failed::FORKED.code {
+        return "this process was forked from one in which other code had initialised CUDA, which \
+                does not work in a forked child; start a new process instead (exec, or a spawn that \
+                does not fork)"
+            .to_owned();
     }
     let mut text = std::ptr::null();
     // SAFETY: cuGetErrorName writes a pointer to a static string, or null.

@@ -106,7 +106,10 @@ impl Context {
                 // The caller adds both values.
                 _ if visible::change().is_some() => String::new(),
                 Some(list) => {
-                    format!(" (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0)")
+                    let problem = visible::problem().map_or(String::new(), |problem| format!("; {problem}"));
+                    format!(
+                        " (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0{problem})"
+                    )
                 }
                 None => String::new(),
             };

@@ -58,9 +58,13 @@ impl CudaDevice {
             no_such_device(format!("there is no {id}: {why}"), "; \"cpu\" needs no GPU", why)
         };
         let has_failed = |failed: Failed| {
-            let text = format!("it has failed in this process: {failed}; restart the process to use it");
-            failed.explained(text)
+            let text = format!(
+                "cuda:{ordinal} cannot be opened: it has failed in this process: {failed}; no runtime of this \
+                 process can use it again, so start a new process"
+            );
+            Error::new(ErrorKind::Fault, text).caused_by(failed.into())
         };
+        refuse_forked()?;
         reactor::start().map_err(|error| {
             no_such_device(format!("its reactor thread could not be started: {error}").into())
         })?;
@@ -68,7 +72,7 @@ impl CudaDevice {
         let context = Context::of(ordinal).map_err(no_such_device)?;
         visible::warn_of_change();
         if let Some(failed) = context.death() {
-            return Err(no_such_device(has_failed(failed)));
+            return Err(has_failed(failed));
         }
         let words = *context.completion.has_words.get_or_init(|| {
             let works = self_test(context);
@@ -80,7 +84,7 @@ impl CudaDevice {
         if let Err(failed) = context.query()
             && context.is_killed_by(failed, None)
         {
-            return Err(no_such_device(has_failed(failed)));
+            return Err(has_failed(failed));
         }
         // The properties are read now: a host function may need them later and cannot call the
         // driver.
@@ -462,23 +466,60 @@ unsafe impl Driver for CudaDevice {
 /// Builds the error of a missing device. `why` is its source if a driver call reported it.
 fn no_such_device(message: String, advice: &str, why: DriverFailure) -> Error {
     let change = visible::change().map_or(String::new(), |change| format!("; {change}"));
-    let error = Error::new(ErrorKind::NoSuchDevice, message + &change + advice);
+    let kind = if super::api::is_forked() { ErrorKind::Forked } else { ErrorKind::NoSuchDevice };
+    let error = Error::new(kind, message + &change + advice);
     if why.code().is_some() { error.caused_by(why) } else { error }
 }
 
+/// Refuses to use the driver in the child of a process that has initialised it.
+fn refuse_forked() -> Result<(), Error> {
+    if !super::api::is_initialised_elsewhere() {
+        return Ok(());
+    }
+    let text = "CUDA devices cannot be used here: this process was forked from one in which Warpline had \
+                initialised the NVIDIA driver, which does not work in a forked child; start a new process \
+                instead (exec, or a spawn that does not fork), or ask in the parent with \
+                cuda::likely_device_count, which does not initialise the driver; \"cpu\" needs no GPU";
+    Err(Error::new(ErrorKind::Forked, text))
+}
+
 /// Returns true if there is a CUDA driver that shows a device. Returns false in a host function,
-/// which cannot call the driver.
+/// which cannot call the driver, and in the child of a fork if its parent has called it.
+///
+/// It initialises the driver, which then does not work in children that this process forks. To ask
+/// without that, use [`likely_device_count`].
 pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
+}
+
+/// Returns how many CUDA devices there probably are, without initialising the driver: the GPUs of the
+/// machine that `CUDA_VISIBLE_DEVICES` leaves visible. So a process can ask before it forks.
+///
+/// NVML counts the GPUs. Where it cannot be used, the files `/dev/nvidia0`, `/dev/nvidia1` … are
+/// counted. The variable is read as it is now.
+///
+/// # What it cannot know
+/// Whether the CUDA driver works: its library may be missing, too old, or not start. Whether a GPU is
+/// in an exclusive mode and taken. How many devices a GPU shows that is divided by MIG. Whether a
+/// UUID in the variable exists, if NVML cannot be used. [`device_count`] knows, but initialises the
+/// driver.
+pub fn likely_device_count() -> usize {
+    let gpus = crate::machine::gpus();
+    match warpline_driver::environment::CUDA_VISIBLE_DEVICES.value() {
+        Some(list) => visible::select(&list.to_string_lossy(), gpus).count,
+        None => gpus.count,
+    }
 }
 
 /// Returns the number of devices that the CUDA driver shows.
 ///
 /// # Errors
 /// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, which names the missing part;
-/// [`Reentrant`](ErrorKind::Reentrant) in a host function.
+/// [`Reentrant`](ErrorKind::Reentrant) in a host function; [`Forked`](ErrorKind::Forked) in the child
+/// of a process that has initialised the driver.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
+    refuse_forked()?;
     let count = super::context::device_count().inspect(|_| visible::warn_of_change());
     count.map_err(|why| no_such_device(why.to_string(), "", why))
 }

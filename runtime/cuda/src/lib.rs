@@ -36,6 +36,7 @@ mod context;
 mod device;
 mod faults;
 mod loader;
+mod machine;
 mod modules;
 mod profiling;
 mod report;
@@ -44,6 +45,6 @@ mod versions;
 mod visible;
 mod work;
 
-pub use device::{CudaDevice, CudaOptions, device_count, is_absent, is_available};
+pub use device::{CudaDevice, CudaOptions, device_count, is_absent, is_available, likely_device_count};
 pub use modules::nvrtc::{compile_for_cpu, compile_for_newest};
 use warpline_driver::sync;

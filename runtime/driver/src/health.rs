@@ -9,15 +9,21 @@
 use crate::Error;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::timeline::Timeline;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{OnceLock, Weak};
 
 /// A device's health, shared by its driver and its streams.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Health {
     failed: AtomicBool,
     fault: OnceLock<Error>,
     timelines: Mutex<Vec<Weak<Timeline>>>,
+    listener: OnceLock<Listener>,
 }
+
+/// A function that is called with a device's failure.
+type Listener = Box<dyn Fn(&Error) + Send + Sync>;
 
 impl Health {
     /// Returns the failure, if the device has failed.
@@ -42,8 +48,24 @@ impl Health {
         first
     }
 
+    /// Sets the function that is called with the failure, immediately if the device has failed. It
+    /// may be called more than once. The runtime does this; a driver need not.
+    pub fn listen(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let (Some(listener), Some(fault)) = (self.listener.get(), self.fault()) else { return };
+        // The listener wakes tasks, whose wakers may panic.
+        if catch_unwind(AssertUnwindSafe(|| listener(fault))).is_err() {
+            let _ = catch_unwind(crate::report::waker_panicked);
+        }
+    }
+
     /// Wakes everything that waits on this device. Called while no lock is held.
     pub fn wake_everybody(&self) {
+        self.tell();
         // Streams made after this point see `failed` before any work is put on them.
         let timelines: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         for timeline in timelines {
@@ -64,5 +86,11 @@ impl Health {
     /// Returns the number of timelines that are kept, for statistics.
     pub fn watched(&self) -> usize {
         self.timelines.lock().len()
+    }
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Health").field("fault", &self.fault()).finish_non_exhaustive()
     }
 }

@@ -127,7 +127,7 @@ pub struct DeviceProperties {
     /// machine on Linux and macOS, and 0 elsewhere.
     pub total_bytes: usize,
     /// The unique identity of the device, which does not depend on `CUDA_VISIBLE_DEVICES`.
-    /// `nvidia-smi -L` shows it. `None` for a CPU device.
+    /// `None` for a CPU device. [`uuid_text`](Self::uuid_text) writes it like `nvidia-smi -L`.
     pub uuid: Option<[u8; 16]>,
     /// The compute capability of a GPU, major and minor: (9, 0) is Hopper's.
     pub compute_capability: Option<(u32, u32)>,
@@ -145,6 +145,17 @@ pub struct DeviceProperties {
 }
 
 impl DeviceProperties {
+    /// Returns the UUID as `nvidia-smi -L` shows it and `CUDA_VISIBLE_DEVICES` takes it, such as
+    /// `GPU-8932f937-d72c-4106-c12f-20bd9faed9f6`. `None` for a CPU device.
+    pub fn uuid_text(&self) -> Option<String> {
+        let mut text = "GPU-".to_owned();
+        for (at, byte) in self.uuid?.iter().enumerate() {
+            let dash = if let 4 | 6 | 8 | 10 = at { "-" } else { "" };
+            text += &format!("{dash}{byte:02x}");
+        }
+        Some(text)
+    }
+
     /// Returns properties of which only the name is known.
     pub fn unknown(name: String) -> Self {
         DeviceProperties {

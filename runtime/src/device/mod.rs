@@ -8,12 +8,14 @@ use warpline_driver::internal::check_device_code;
 use warpline_driver::{DeviceId, DeviceProperties, Error, ErrorKind, Result, reentry};
 
 use crate::buffer::Buffer;
+use crate::health::HealthState;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{MemorySnapshot, MemoryStats, PinnedStats};
 use crate::pending::Pending;
 use crate::shared::stream::Settings;
 use crate::stream::{StreamBuilder, StreamPool};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 impl Device {
     /// Returns the id of this device, such as `cpu:0`.
@@ -154,12 +156,14 @@ impl Device {
     }
 
     /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and
-    /// more. In the child of a fork they are all zero.
+    /// more. If the device has failed, they say that its memory is lost. In the child of a fork they
+    /// say so too, and are all zero.
     pub fn memory_stats(&self) -> MemoryStats {
         if warpline_driver::process::is_forked() {
-            return MemoryStats::default();
+            return MemoryStats { is_lost: true, ..MemoryStats::default() };
         }
-        self.shared().memory.stats()
+        let is_lost = self.fault().is_some();
+        MemoryStats { is_lost, ..self.shared().memory.stats() }
     }
 
     /// Returns statistics of the pinned host memory: bytes in use and reserved, and the peaks of
@@ -201,6 +205,7 @@ impl Device {
         } else {
             device.memory.snapshot(|used| device.runtime.is_finished(used))
         };
+        let stats = MemoryStats { is_lost: self.fault().is_some(), ..stats };
         MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments }
     }
 
@@ -330,8 +335,65 @@ impl Device {
         })
     }
 
-    /// Returns the error that the device failed with, if it has failed.
+    /// Returns the state of this device: whether it accepts work, and if not, why. In the child of a
+    /// fork it is failing.
+    ///
+    /// The answer costs no call of the driver. A failure of work that nobody awaits is known within
+    /// a second: while a GPU has unfinished work, a thread of Warpline asks the driver twice a
+    /// second whether the device has failed.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
+    /// # let device = runtime.device("cpu".parse()?)?;
+    /// let answer = match device.health() {
+    ///     HealthState::Ready => (200, "ready".to_owned()),
+    ///     HealthState::Failing(fault) => (500, fault.to_string()),
+    ///     _ => (503, "shutting down".to_owned()),
+    /// };
+    /// assert_eq!(answer, (200, "ready".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// # use warpline::HealthState;
+    /// ```
+    pub fn health(&self) -> HealthState {
+        match self.fault() {
+            Some(fault) => HealthState::Failing(fault),
+            None => self.shared().reported.state(),
+        }
+    }
+
+    /// Returns a receiver that is notified of each change of [`health`](Self::health). It holds the
+    /// newest state, works on every executor, and keeps nothing of the device alive.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost if the future of [`changed`](watch::Receiver::changed) is dropped. It returns
+    /// an error once the device is gone.
+    ///
+    /// # Examples
+    /// ```
+    /// # use warpline::HealthState;
+    /// # async fn withdraw() {}
+    /// /// Takes the service out of rotation when its device fails.
+    /// async fn guard(device: &warpline::Device) {
+    ///     let mut health = device.watch_health();
+    ///     if let Ok(state) = health.wait_for(|state| !state.is_ready()).await {
+    ///         tracing::error!(?state, "the device takes no more work");
+    ///     }
+    ///     withdraw().await;
+    /// }
+    /// ```
+    pub fn watch_health(&self) -> watch::Receiver<HealthState> {
+        self.shared().reported.watch()
+    }
+
+    /// Returns the error that the device failed with, if it has failed. In the child of a fork it is
+    /// an error of kind `Forked`.
     pub fn fault(&self) -> Option<Error> {
+        if warpline_driver::process::is_forked() {
+            return Some(warpline_driver::process::forked());
+        }
         self.shared().health.fault().cloned()
     }
 

@@ -37,6 +37,9 @@ pub struct MemoryStats {
     pub limit_bytes: Option<usize>,
     /// The number of allocations served in each way so far.
     pub served: Served,
+    /// True if the device has failed. What its memory held is then lost, and the other figures are
+    /// those of Warpline's own bookkeeping.
+    pub is_lost: bool,
 }
 
 /// The numbers of allocations by the way in which memory was found. They are never reset.

@@ -4,6 +4,7 @@
 use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream, launch_blocking};
 use crate::generator::Generator;
+use crate::health::Reported;
 use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool, Zones};
 use crate::order::Use;
 use parking_lot::Mutex;
@@ -25,6 +26,8 @@ pub(crate) struct DeviceShared {
     pub(crate) runtime: Arc<RuntimeShared>,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) health: Arc<Health>,
+    /// What the device says of its health.
+    pub(crate) reported: Arc<Reported>,
     pub(crate) memory: DeviceMemory,
     pub(crate) pinned: Arc<PinnedPool>,
     /// True if markers have to be written for tickets to complete.
@@ -57,6 +60,18 @@ impl DeviceShared {
         if driver.runs_in_turns() {
             runtime.takes_turns_of(&driver);
         }
+        let reported = Arc::<Reported>::default();
+        let of_device = reported.clone();
+        let of_runtime = Arc::downgrade(&runtime);
+        health.listen(move |fault| {
+            of_device.fails(fault);
+            if let Some(runtime) = of_runtime.upgrade() {
+                runtime.health.fails(fault);
+            }
+        });
+        if runtime.is_shut_down() {
+            reported.shuts_down();
+        }
         Ok(Arc::new(DeviceShared {
             id: driver.id(),
             runtime,
@@ -67,6 +82,7 @@ impl DeviceShared {
             launches_block: launch_blocking::is_requested(driver.id()),
             driver,
             health,
+            reported,
             foreign_turns: ForeignTurns::default(),
             zero_on_free: options.zero_on_free,
             default_stream: Mutex::new(None),

@@ -1,6 +1,7 @@
 //! The state that the devices of a runtime share: its order mode, what the host has observed, and
 //! its streams.
 
+use crate::health::Reported;
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
 use crate::shared::stream::launch_blocking::ClosedGates;
@@ -26,6 +27,7 @@ pub(crate) struct RuntimeShared {
     warned: Mutex<HashSet<(Site, Site)>>,
     pub(crate) panics: Panics,
     shut_down: AtomicBool,
+    pub(crate) health: Reported,
     pub(crate) closed_gates: Arc<ClosedGates>,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
@@ -57,6 +59,7 @@ impl RuntimeShared {
             warned: Mutex::default(),
             panics: Panics::default(),
             shut_down: AtomicBool::new(false),
+            health: Reported::default(),
             closed_gates: Arc::default(),
             opener: OnceLock::new(),
             out_of_memory_observer: OnceLock::new(),
@@ -169,6 +172,7 @@ impl RuntimeShared {
 
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
+        self.health.shuts_down();
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use warpline::prelude::*;
 
 /// A layer that records the fields of every event as text.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Lines(pub(crate) Arc<Mutex<Vec<String>>>);
 
 impl tracing::field::Visit for Lines {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
@@ -194,8 +194,10 @@ fn a_list_ends_at_the_first_number_that_no_device_has() {
     in_child(&[("CUDA_VISIBLE_DEVICES", "1,7,0")], || {
         let all = Device::all_cuda().unwrap();
         assert_eq!(all.iter().map(machine_number).collect::<Vec<_>>(), [1]);
-        let parts =
-            ["shows 1 device, cuda:0", "CUDA_VISIBLE_DEVICES is \"1,7,0\"", "renumbers the devices from 0"];
+        let parts = [
+            "shows 1 device, cuda:0 (CUDA_VISIBLE_DEVICES is \"1,7,0\", which renumbers the devices from 0; entry 2 of \
+                 the list, \"7\", is the number of no GPU: this machine has 2, numbers 0 to 1, so the list ends before it)",
+        ];
         says(&Device::open("cuda:1").unwrap_err(), ErrorKind::NoSuchDevice, &parts);
     });
 }
@@ -280,9 +282,11 @@ fn a_list_that_is_removed_after_it_hid_all_devices_is_reported() {
     });
 }
 
-fn hidden(list: &str) {
+fn hidden(list: &str, problem: &str) {
+    assert_eq!(warpline::cuda::likely_device_count(), 0);
     assert!(!warpline::cuda::is_available());
-    let list = format!("the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"");
+    let list =
+        format!("the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; {problem}");
     let error = Device::open("cuda:0").unwrap_err();
     says(&error, ErrorKind::NoSuchDevice, &["there is no cuda:0", &list]);
     assert_eq!(error.cuda_code(), Some(100));
@@ -294,17 +298,28 @@ fn hidden(list: &str) {
 
 #[test]
 fn an_empty_list_hides_all_devices_and_the_error_names_it() {
-    in_child(&[("CUDA_VISIBLE_DEVICES", "")], || hidden(""));
+    in_child(&[("CUDA_VISIBLE_DEVICES", "")], || hidden("", "an empty list hides every device"));
 }
 
 #[test]
 fn a_list_of_numbers_that_no_device_has_hides_all_devices() {
-    in_child(&[("CUDA_VISIBLE_DEVICES", "7")], || hidden("7"));
+    in_child(&[("CUDA_VISIBLE_DEVICES", "7")], || {
+        hidden(
+            "7",
+            "entry 1 of the list, \"7\", is the number of no GPU: this machine has 2, numbers 0 to 1",
+        );
+    });
 }
 
 #[test]
 fn a_list_that_names_a_device_twice_hides_all_devices() {
-    in_child(&[("CUDA_VISIBLE_DEVICES", "0,0")], || hidden("0,0"));
+    in_child(&[("CUDA_VISIBLE_DEVICES", "0,0")], || {
+        hidden(
+            "0,0",
+            "entry 2 of the list, \"0\", names the same GPU as entry 1, and a GPU that is named twice hides \
+             every device",
+        );
+    });
 }
 
 #[test]
@@ -317,6 +332,10 @@ fn properties_say_what_sort_of_device_it_is() {
         assert_eq!((properties.multiprocessors, properties.shared_bytes_per_block), (16, 99 << 10));
         assert!(properties.cooperative_launch && properties.completion_words);
         assert_ne!(properties.uuid, cuda(1).properties().uuid);
+        let text = properties.uuid_text().unwrap();
+        assert_eq!(text, "GPU-50736f66-7463-7564-612d-6770752d0000");
+        set_visible_devices(Some(&text));
+        assert_eq!(warpline::cuda::likely_device_count(), 1);
 
         let free = device.free_bytes().unwrap();
         let stream = device.new_stream().unwrap();

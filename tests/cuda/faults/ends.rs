@@ -92,7 +92,8 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
                 assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
                 forked(not_pinned);
                 forked(refusal(a.record_event().synchronize()));
-                assert_eq!(device.memory_stats(), warpline::MemoryStats::default());
+                let stats = device.memory_stats();
+                assert!(stats.is_lost && (stats.allocated_bytes, stats.reserved_bytes) == (0, 0));
                 assert_eq!(device.pinned_stats(), warpline::PinnedStats::default());
                 assert!(device.memory_snapshot().segments.is_empty());
                 assert!(device.memory_summary().contains("allocated"));
@@ -189,4 +190,63 @@ fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
             });
         }
     }
+}
+
+#[test]
+fn a_child_forked_after_the_driver_was_asked_is_told_so() {
+    in_child(&[], || {
+        assert!(warpline::cuda::is_available());
+        in_fork(|| {
+            assert!(!warpline::cuda::is_available());
+            let runtime = Runtime::new().unwrap();
+            let text = "was forked from one in which Warpline had initialised the NVIDIA driver";
+            for error in [
+                warpline::cuda::device_count().unwrap_err(),
+                runtime.device(DeviceId::Cuda(0)).unwrap_err(),
+                runtime.best_device().unwrap_err(),
+                runtime.cuda_devices().unwrap_err(),
+            ] {
+                says(&error, ErrorKind::Forked, &[text, "cuda::likely_device_count"]);
+            }
+            // The parent had no CPU device, so the child can have one.
+            let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+            assert_eq!(stream.call(|| 7).blocking_wait().unwrap(), 7);
+        });
+    });
+}
+
+#[test]
+fn a_child_forked_after_the_likely_count_can_use_cuda() {
+    in_child(&[("SOFTCUDA_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "2,0,7")], || {
+        assert_eq!(warpline::cuda::likely_device_count(), 2);
+        in_fork(|| {
+            assert_eq!(warpline::cuda::likely_device_count(), 2);
+            assert_eq!(warpline::cuda::device_count().unwrap(), 2);
+            let (_runtime, device) = cuda();
+            let work = stream(&device, "work");
+            assert_eq!(work.read(&four(&work, 1.0)).blocking_wait().unwrap(), [1.0; 4]);
+        });
+    });
+}
+
+#[test]
+fn a_child_forked_after_other_code_used_the_driver_is_told_so() {
+    in_child(&[], || {
+        // SAFETY: `dlopen` runs the initialisers of the library, here those of a CUDA driver.
+        let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        // SAFETY: the handle is that of a live library.
+        let init = unsafe { libc::dlsym(driver, c"cuInit".as_ptr()) };
+        assert!(!init.is_null());
+        // SAFETY: the type of cuInit by the driver's header.
+        let init: extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(init) };
+        assert_eq!(init(0), 0);
+        in_fork(|| {
+            let error = Runtime::new().unwrap().best_device().unwrap_err();
+            says(
+                &error,
+                ErrorKind::Forked,
+                &["was forked from one in which other code had initialised CUDA"],
+            );
+        });
+    });
 }

@@ -102,8 +102,12 @@ fn a_poisoned_launch_fails_everything_of_the_device_and_nothing_else() {
             let opened_later = Runtime::new().unwrap().device(DeviceId::Cuda(0)).unwrap_err();
             says(
                 &opened_later,
-                ErrorKind::NoSuchDevice,
-                &["there is no cuda:0: it has failed in this process", name],
+                ErrorKind::Fault,
+                &[
+                    "cuda:0 cannot be opened: it has failed in this process: cu",
+                    name,
+                    "; no runtime of this process can use it again, so start a new process",
+                ],
             );
             assert_eq!(opened_later.cuda_code(), device.fault().unwrap().cuda_code());
             assert!(opened_later.cuda_code().is_some());
@@ -402,4 +406,75 @@ fn who_awaits_a_stream_behind_one_that_waits_for_the_lost_device_learns_of_it() 
             within_a_minute(|| says(&refusal(awaited), ErrorKind::Fault, &["cuda:0 failed"]));
         });
     }
+}
+
+#[test]
+fn health_learns_of_work_that_nobody_awaits() {
+    for completion in ["word", "event"] {
+        in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "2"), ("WARPLINE_COMPLETION", completion)], || {
+            let (runtime, device) = cuda();
+            let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+            let stream = stream(&device, "compute");
+            let (x, y) = (four(&stream, 1.0), four(&stream, 1.0));
+            block_on(add_one(&stream, &x, &y)).unwrap();
+            assert!(device.health().is_ready() && runtime.health().is_ready());
+            let mut watched = [device.watch_health(), runtime.watch_health()];
+            let of_cpu = cpu.watch_health();
+            let line = line!() + 1;
+            drop(add_one(&stream, &x, &y));
+            // No call is made from here on.
+            within_a_minute(move || {
+                for health in &mut watched {
+                    let state = block_on(health.wait_for(|state| !state.is_ready())).unwrap();
+                    let fault = state.fault().unwrap();
+                    let text = format!("axpy on stream \"compute\" (tests/cuda/faults/poisoned.rs:{line})");
+                    says(fault, ErrorKind::Fault, &["cuda:0 failed: cu", &text]);
+                }
+            });
+            assert_eq!(device.health().fault().unwrap().to_string(), device.fault().unwrap().to_string());
+            assert!(runtime.health().fault().is_some());
+            assert!(of_cpu.borrow().is_ready() && cpu.health().is_ready());
+        });
+    }
+}
+
+#[test]
+fn a_lost_device_is_left_out_and_not_replaced_by_the_cpu() {
+    in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "2")], || {
+        let device = Device::best().unwrap();
+        let stream = stream(&device, "compute");
+        let (x, y) = (four(&stream, 1.0), four(&stream, 1.0));
+        block_on(add_one(&stream, &x, &y)).unwrap();
+        assert!(!device.memory_stats().is_lost);
+        let fault = refusal(add_one(&stream, &x, &y));
+        assert_eq!(fault.kind(), ErrorKind::Fault);
+
+        // In this runtime and in a new one.
+        assert_eq!(Device::best().unwrap_err().to_string(), fault.to_string());
+        let runtime = Runtime::new().unwrap();
+        let text = "no runtime of this process can use it again, so start a new process";
+        says(&runtime.best_device().unwrap_err(), ErrorKind::Fault, &[text]);
+        for devices in [Device::all_cuda(), runtime.cuda_devices()] {
+            let ids: Vec<_> = devices.unwrap().iter().map(Device::id).collect();
+            assert_eq!(ids, [DeviceId::Cuda(1)]);
+        }
+        assert!(device.memory_stats().is_lost);
+        let summary = device.memory_summary();
+        assert!(
+            summary.starts_with("memory of cuda:0, which has failed: what it held is lost\n"),
+            "{summary}"
+        );
+    });
+}
+
+#[test]
+fn of_lost_devices_alone_the_fault_is_returned() {
+    in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "1")], || {
+        let (runtime, device) = cuda();
+        let stream = stream(&device, "compute");
+        let (x, y) = (four(&stream, 1.0), four(&stream, 1.0));
+        block_on(add_one(&stream, &x, &y)).unwrap();
+        let fault = refusal(add_one(&stream, &x, &y));
+        assert_eq!(runtime.cuda_devices().unwrap_err().to_string(), fault.to_string());
+    });
 }

@@ -12,5 +12,6 @@ mod links;
 mod managed;
 mod memory;
 mod modules;
+mod nvml;
 mod own;
 mod streams;

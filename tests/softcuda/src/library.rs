@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Returns a folder with `libcuda.so` and `libcuda.so.1`, for `LD_LIBRARY_PATH` of a child process.
+/// Returns a folder with `libcuda.so`, `libcuda.so.1` and `libnvidia-ml.so.1`, for `LD_LIBRARY_PATH` of a child process.
 ///
 /// For tests and benchmarks of a package with a dev-dependency on this one: cargo then builds the
 /// shared library beside the running executable. The function creates the folder if it does not
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Fails if the library is not beside the executable, or if the folder or its links cannot be
 /// created.
 pub fn library_dir() -> io::Result<PathBuf> {
-    folder_of("libwarpline_softcuda.so", "softcuda", &["libcuda.so", "libcuda.so.1"])
+    folder_of("libwarpline_softcuda.so", "softcuda", &["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"])
 }
 
 /// Returns a folder with a decoy `libcuda.so`, like the `stubs` folder of a CUDA toolkit.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The settings. The crate's documentation describes each of them.
 pub(crate) struct Plan {
+    /// The number of devices, visible or not.
+    pub(crate) gpus: u32,
     /// The physical ordinal of each visible device.
     pub(crate) devices: Vec<u32>,
     pub(crate) memory_bytes: u64,
@@ -100,6 +102,7 @@ impl Plan {
         let confidential = reader.flag("SOFTCUDA_CONFIDENTIAL", false);
         let count = reader.read("SOFTCUDA_DEVICES", 1, |text| text.parse().ok().filter(|count| *count <= 16));
         let plan = Plan {
+            gpus: count,
             devices: visible_devices(variable("CUDA_VISIBLE_DEVICES").as_deref(), count),
             memory_bytes: reader.read("SOFTCUDA_MEMORY", 8 << 30, |text| {
                 text.parse().ok().filter(|bytes| (1 << 16..=1 << 38).contains(bytes))

@@ -14,6 +14,9 @@
 //! * `events` are pushed under the stream's lock. They are popped under a lock that is held while
 //!   the oldest event is queried: of two threads that query, one waits. An event query does not
 //!   block.
+//! * Foreign code may capture the stream during its turn, and a query would end the capture. So a
+//!   query holds the lock `foreign_turn` and is left out in such a turn. The turn sets the flag
+//!   under the lock when it begins, and waits for no more than one query.
 //! * A host function that panicked lowers `failed_from` before it returns, and so before later work
 //!   on the stream runs. A thread that sees the word pass a ticket therefore sees the limit that
 //!   holds for it. The device continues after the function. What it has **passed** releases kept
@@ -60,6 +63,10 @@ pub(crate) struct Track {
     marked: AtomicU64,
     healed: AtomicU64,
     left_capturing: AtomicBool,
+    /// True while foreign code enqueues its work.
+    foreign_turn: Mutex<bool>,
+    /// The newest ticket of the stream when it was last found idle without a marker.
+    idle_at: AtomicU64,
     /// The first ticket that never counts as reached, even if the device passes it.
     failed_from: AtomicU64,
     events: Mutex<VecDeque<(Ticket, PooledEvent)>>,
@@ -110,6 +117,8 @@ impl Track {
             marked: AtomicU64::new(0),
             healed: AtomicU64::new(0),
             left_capturing: AtomicBool::new(false),
+            foreign_turn: Mutex::new(false),
+            idle_at: AtomicU64::new(0),
             failed_from: AtomicU64::new(u64::MAX),
             events: Mutex::default(),
             recent: Recent::new(),
@@ -226,8 +235,32 @@ impl Track {
         self.borrowed || self.left_capturing.load(Ordering::Relaxed)
     }
 
-    /// Returns true if all work on the stream has finished.
+    /// Begins or ends a turn of foreign code, which may capture the stream.
+    pub(crate) fn is_in_foreign_turn(&self, begins: bool) {
+        *self.foreign_turn.lock() = begins;
+    }
+
+    /// Returns true if the stream may have unfinished work, whether or not it is marked.
+    pub(crate) fn may_be_busy(&self) -> bool {
+        self.recent.newest() > self.passed().max(self.idle_at.load(Ordering::Relaxed))
+    }
+
+    /// Asks whether the stream has become idle, so that it is not asked again before it gets new
+    /// work. A borrowed stream is not asked.
+    pub(crate) fn find_idle(&self) -> Answer {
+        let newest = self.recent.newest();
+        if !self.borrowed && self.is_idle()? {
+            self.idle_at.fetch_max(newest, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns true if all work on the stream has finished. False in a turn of foreign code.
     pub(crate) fn is_idle(&self) -> Answer<bool> {
+        let foreign_turn = self.foreign_turn.lock();
+        if *foreign_turn {
+            return Ok(false);
+        }
         let _entered = self.context.enter_relaxed()?;
         if self.may_be_captured() && is_captured(self.stream)? {
             return Ok(false);

@@ -1,6 +1,9 @@
 //! A thread per device that asks the driver whether the device lives and whether its streams are
 //! stalled or idle.
 //!
+//! The thread also asks by itself, twice a second, while its device may have unfinished work. So a
+//! fault becomes known within a second even if nobody waits for that work.
+//!
 //! These queries do not wait for work, and still may not return soon. A launch that waits for room
 //! in the driver's queue can hold the locks of its context for as long as a kernel runs, or for as
 //! long as a gate is closed. A thread that queries the context would wait with it. So the reactor
@@ -12,7 +15,10 @@ use crate::context::Context;
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use warpline_driver::timeline::Timeline;
+
+const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
 /// The pending questions about a context, each at most once. Not a channel: a thread that receives
 /// from one spins for a while before it sleeps, which would cost more here than the questions.
@@ -62,20 +68,27 @@ impl Checks {
         self.bell.notify_one();
     }
 
-    fn next(&self) -> Questions {
+    /// Waits for questions. Returns none if it is time to look at the device unasked.
+    fn next(&self) -> Option<Questions> {
         let mut questions = self.questions.lock();
         while !questions.lives && questions.idle.is_empty() {
-            self.bell.wait(&mut questions);
+            if self.bell.wait_for(&mut questions, LOOKED_AT_EVERY).timed_out() {
+                return None;
+            }
         }
-        std::mem::take(&mut *questions)
+        Some(std::mem::take(&mut *questions))
     }
 
     fn answer(&self, context: &'static Context) {
         // Blocking frees must run on another thread: this one drops values kept for tickets.
         crate::completion::thread::become_reactor();
         loop {
-            let Questions { lives, stalled, idle } = self.next();
+            let questions = self.next();
             let Some(_inside) = warpline_driver::process::enter_driver() else { return };
+            let Some(Questions { lives, stalled, idle }) = questions else {
+                let _ = catch_unwind(AssertUnwindSafe(|| look_unasked(context)));
+                continue;
+            };
             // A tracing subscriber that is notified of a finding may panic.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 if lives && context.look_after().is_err() {
@@ -84,6 +97,20 @@ impl Checks {
                 stalled.iter().for_each(|track| track.ask_stalled());
                 idle.iter().for_each(|(track, timeline)| look_at(context, track, timeline));
             }));
+        }
+    }
+}
+
+/// Asks whether the context lives, if one of its streams may have unfinished work.
+fn look_unasked(context: &'static Context) {
+    let busy: Vec<_> =
+        context.completion.live_tracks().into_iter().filter(|track| track.may_be_busy()).collect();
+    if busy.is_empty() || context.look_after().is_err() {
+        return;
+    }
+    for track in busy {
+        if let Err(failed) = track.find_idle() {
+            context.note_failure(failed);
         }
     }
 }

@@ -46,6 +46,12 @@ impl Recent {
         entry.ticket.store(ticket, Ordering::Release);
     }
 
+    /// Returns the newest ticket that is recorded, 0 if there is none.
+    pub(crate) fn newest(&self) -> Ticket {
+        let tickets = self.entries.iter().map(|entry| entry.ticket.load(Ordering::Relaxed));
+        tickets.max().unwrap_or(0)
+    }
+
     /// Returns the recorded ops after ticket `done`, oldest first.
     pub(crate) fn after(&self, done: Ticket) -> Vec<(Ticket, Site)> {
         let mut ops: Vec<_> = self.entries.iter().filter_map(|entry| entry.read(done)).collect();

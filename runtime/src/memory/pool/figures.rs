@@ -32,6 +32,7 @@ impl Pool {
 
     pub(in crate::memory) fn stats(&self) -> MemoryStats {
         MemoryStats {
+            is_lost: false,
             allocated_bytes: self.allocated,
             peak_allocated_bytes: self.peak_allocated,
             reserved_bytes: self.reserved,

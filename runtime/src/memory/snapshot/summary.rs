@@ -30,6 +30,9 @@ fn blocks(f: &mut Formatter<'_>, name: &str, (count, bytes): (usize, usize)) -> 
 impl fmt::Display for MemorySnapshot {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (stats, pinned) = (&self.stats, &self.pinned);
+        if stats.is_lost {
+            writeln!(f, "memory of {}, which has failed: what it held is lost", self.device)?;
+        }
         row(f, &format!("memory of {}", self.device), &["now", "peak"])?;
         sizes(f, "allocated", &[stats.allocated_bytes, stats.peak_allocated_bytes])?;
         sizes(f, "reserved", &[stats.reserved_bytes, stats.peak_reserved_bytes])?;
