@@ -49,6 +49,11 @@ pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, 
     tracing::debug!(target: "warpline", op, by, why, device, stream, ticket, file, line, "which ran");
 }
 
+pub(crate) fn not_freed(device: u32, why: &str) {
+    tracing::error!(target: "warpline", device, why, "the driver did not free memory or a graph, which \
+        stays allocated until the process ends");
+}
+
 pub(crate) fn subscriber_panicked() {
     tracing::error!(target: "warpline", "a tracing subscriber panicked while it handled the event \
         of an op");

@@ -6,7 +6,7 @@
 
 mod contexts;
 mod copies;
-mod found;
+pub(crate) mod found;
 mod graphs;
 mod held;
 mod held_back;

@@ -1,8 +1,10 @@
 //! Driver calls that fail while the device is still usable.
 
+use crate::device::found::Lines;
 use crate::faults::{FOUR, add_one, cuda, four, stream};
 use crate::support::software::in_child;
-use crate::support::{block_on, refusal, says};
+use crate::support::{block_on, refusal, says, within_a_minute};
+use tracing_subscriber::layer::SubscriberExt;
 use warpline::prelude::*;
 
 #[test]
@@ -267,4 +269,26 @@ fn four_more(stream: &Stream) -> Buffer<f32> {
         says(&error, ErrorKind::Fault, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
         std::process::exit(0)
     })
+}
+
+#[test]
+fn memory_that_the_driver_does_not_free_is_reported() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemFree_v2:1:1")], || {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::registry().with(lines.clone());
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        let (_runtime, device) = cuda();
+        let work = stream(&device, "work");
+        drop(four(&work, 1.0));
+        block_on(work.synchronize()).unwrap();
+        device.empty_cache();
+        // Another thread frees the memory.
+        let text = "the driver did not free memory or a graph, which stays allocated until the process ends";
+        within_a_minute(move || {
+            while !lines.0.lock().unwrap().iter().any(|line| line.contains(text)) {
+                std::thread::yield_now();
+            }
+        });
+        assert!(device.fault().is_none());
+    });
 }

@@ -38,7 +38,7 @@
 //! waiting one then keeps it from all others. So there is one such gate at a time, and it waits for
 //! nothing that another host function might have to release.
 
-use crate::api::{Answer, CUstream, opened};
+use crate::api::{Answer, CUstream, Failed, opened};
 use crate::completion::track::Track;
 use crate::completion::words::Word;
 use crate::context::Context;
@@ -229,7 +229,15 @@ pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
 
 fn note_failures(context: &'static Context, answers: Vec<Answer>) {
     for failed in answers.into_iter().filter_map(Result::err) {
-        context.note_failure(failed);
+        note_not_freed(context, failed);
+    }
+}
+
+/// Reports memory or a graph that could not be freed, unless its device is lost with all it holds.
+#[cold]
+pub(crate) fn note_not_freed(context: &'static Context, failed: Failed) {
+    if !context.note_failure(failed) {
+        crate::report::not_freed(context.ordinal, &failed.to_string());
     }
 }
 

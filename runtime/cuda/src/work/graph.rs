@@ -27,6 +27,7 @@ use crate::modules::functions::{Function, no_such_shared};
 use crate::modules::handles::{Handles, Reserved};
 use crate::modules::library;
 use crate::modules::requirements;
+use crate::work::gate::note_not_freed;
 use cudarc::driver::sys::{CUgraph, CUgraphExec};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -74,10 +75,13 @@ impl Drop for Executable {
         let (context, raw) = (self.context, Handle(self.raw));
         warpline_driver::background::run_where_it_may_block(move || {
             let Handle(raw) = { raw };
-            if let Ok(_entered) = context.enter_relaxed() {
+            let destroyed = context.enter_relaxed().and_then(|_entered| {
                 // SAFETY: cuGraphExecDestroy takes a graph that is no longer in use: this was the
                 // last holder, and the timeline of a launch holds it.
-                let _ = unsafe { opened().cuGraphExecDestroy(raw) };
+                unsafe { opened().cuGraphExecDestroy(raw) }
+            });
+            if let Err(failed) = destroyed {
+                note_not_freed(context, failed);
             }
         });
     }
