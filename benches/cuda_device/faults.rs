@@ -129,8 +129,8 @@ fn by_hand(fault: &str) {
     );
 }
 
-/// Prints the time from the launch of a kernel that faults, and that nobody awaits, until a task that
-/// watches the health of the device learns of it, and the error.
+/// Prints the time from the launch of a kernel that faults, and that nobody awaits, until a task
+/// that watches the health of the device learns of it, and the error.
 fn unawaited(fault: &str) {
     let (_runtime, device, _raw) = open(WakeUp::Balanced);
     let stream = device.new_stream().expect("a stream");

@@ -1,6 +1,7 @@
 //! What a device or a runtime says about itself: ready, shutting down, or failing.
 //!
-//! The state only moves forwards, from ready to shutting down to failing. It may skip shutting down.
+//! The state only moves forwards, from ready to shutting down to failing. It may skip shutting
+//! down.
 
 use tokio::sync::watch;
 use warpline_driver::{Error, process};

@@ -87,10 +87,10 @@ impl Runtime {
     /// error, once per process.
     ///
     /// # Errors
-    /// `Fault` if `cuda:0` has failed, in this runtime or for the whole process; the error says which.
-    /// `Forked` in the child of a process that has used CUDA, and `Reentrant` if a host function would
-    /// open the device. The CPU does not replace a GPU in these cases. `NoSuchDevice` if the runtime
-    /// has no CPU device either.
+    /// `Fault` if `cuda:0` has failed, in this runtime or for the whole process; the error says
+    /// which. `Forked` in the child of a process that has used CUDA, and `Reentrant` if a host
+    /// function would open the device. The CPU does not replace a GPU in these cases.
+    /// `NoSuchDevice` if the runtime has no CPU device either.
     pub fn best_device(&self) -> Result<Device> {
         let missing = match self.device(DeviceId::Cuda(0)) {
             Ok(device) => return device.fault().map_or(Ok(device), Err),
@@ -129,8 +129,8 @@ impl Runtime {
         self.inner.all().into_iter().map(Device::of).collect()
     }
 
-    /// Opens and returns all CUDA devices that the driver shows and that work. There are none if the
-    /// machine has no `libcuda.so.1`, or the driver shows no device.
+    /// Opens and returns all CUDA devices that the driver shows and that work. There are none if
+    /// the machine has no `libcuda.so.1`, or the driver shows no device.
     ///
     /// A device that has failed is left out, with a warning.
     ///

@@ -492,17 +492,17 @@ pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
 
-/// Returns how many CUDA devices there probably are, without initialising the driver: the GPUs of the
-/// machine that `CUDA_VISIBLE_DEVICES` leaves visible. So a process can ask before it forks.
+/// Returns how many CUDA devices there probably are, without initialising the driver: the GPUs of
+/// the machine that `CUDA_VISIBLE_DEVICES` leaves visible. So a process can ask before it forks.
 ///
 /// NVML counts the GPUs. Where it cannot be used, the files `/dev/nvidia0`, `/dev/nvidia1` … are
 /// counted. The variable is read as it is now.
 ///
 /// # What it cannot know
-/// Whether the CUDA driver works: its library may be missing, too old, or not start. Whether a GPU is
-/// in an exclusive mode and taken. How many devices a GPU shows that is divided by MIG. Whether a
-/// UUID in the variable exists, if NVML cannot be used. [`device_count`] knows, but initialises the
-/// driver.
+/// Whether the CUDA driver works: its library may be missing, too old, or not start. Whether a GPU
+/// is in an exclusive mode and taken. How many devices a GPU shows that is divided by MIG. Whether
+/// a UUID in the variable exists, if NVML cannot be used. [`device_count`] knows, but initialises
+/// the driver.
 pub fn likely_device_count() -> usize {
     let gpus = crate::machine::gpus();
     match warpline_driver::environment::CUDA_VISIBLE_DEVICES.value() {
@@ -515,8 +515,8 @@ pub fn likely_device_count() -> usize {
 ///
 /// # Errors
 /// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, which names the missing part;
-/// [`Reentrant`](ErrorKind::Reentrant) in a host function; [`Forked`](ErrorKind::Forked) in the child
-/// of a process that has initialised the driver.
+/// [`Reentrant`](ErrorKind::Reentrant) in a host function; [`Forked`](ErrorKind::Forked) in the
+/// child of a process that has initialised the driver.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
     refuse_forked()?;

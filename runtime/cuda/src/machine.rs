@@ -1,8 +1,8 @@
 //! The GPUs of this machine, found without initialising the driver.
 //!
 //! NVML says which there are, with their UUIDs. Where it cannot be loaded or does not start, the
-//! files `/dev/nvidia0`, `/dev/nvidia1` … are counted. Neither makes the driver unusable in a forked
-//! child, as `cuInit` does.
+//! files `/dev/nvidia0`, `/dev/nvidia1` … are counted. Neither makes the driver unusable in a
+//! forked child, as `cuInit` does.
 
 use crate::loader;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

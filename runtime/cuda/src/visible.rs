@@ -36,8 +36,8 @@ pub(crate) struct Selection {
 /// guide: the list ends at the first entry that names no GPU, or several. PyTorch's
 /// `torch/cuda/__init__.py` adds that a GPU named twice hides all.
 ///
-/// The driver may number the GPUs in another order, so a number and a UUID are not recognized as the
-/// same GPU. Entries for parts of a GPU (`MIG-…`) are taken as they are.
+/// The driver may number the GPUs in another order, so a number and a UUID are not recognized as
+/// the same GPU. Entries for parts of a GPU (`MIG-…`) are taken as they are.
 pub(crate) fn select(list: &str, gpus: &Gpus) -> Selection {
     let mut chosen = Vec::new();
     for (at, entry) in list.split(',').map(str::trim).enumerate() {

@@ -156,8 +156,8 @@ impl Device {
     }
 
     /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and
-    /// more. If the device has failed, they say that its memory is lost. In the child of a fork they
-    /// say so too, and are all zero.
+    /// more. If the device has failed, they say that its memory is lost. In the child of a fork
+    /// they say so too, and are all zero.
     pub fn memory_stats(&self) -> MemoryStats {
         if warpline_driver::process::is_forked() {
             return MemoryStats { is_lost: true, ..MemoryStats::default() };
@@ -335,8 +335,8 @@ impl Device {
         })
     }
 
-    /// Returns the state of this device: whether it accepts work, and if not, why. In the child of a
-    /// fork it is failing.
+    /// Returns the state of this device: whether it accepts work, and if not, why. In the child of
+    /// a fork it is failing.
     ///
     /// The answer costs no call of the driver. A failure of work that nobody awaits is known within
     /// a second: while a GPU has unfinished work, a thread of Warpline asks the driver twice a
@@ -368,8 +368,8 @@ impl Device {
     /// newest state, works on every executor, and keeps nothing of the device alive.
     ///
     /// # Cancel safety
-    /// Nothing is lost if the future of [`changed`](watch::Receiver::changed) is dropped. It returns
-    /// an error once the device is gone.
+    /// Nothing is lost if the future of [`changed`](watch::Receiver::changed) is dropped. It
+    /// returns an error once the device is gone.
     ///
     /// # Examples
     /// ```
@@ -388,8 +388,8 @@ impl Device {
         self.shared().reported.watch()
     }
 
-    /// Returns the error that the device failed with, if it has failed. In the child of a fork it is
-    /// an error of kind `Forked`.
+    /// Returns the error that the device failed with, if it has failed. In the child of a fork it
+    /// is an error of kind `Forked`.
     pub fn fault(&self) -> Option<Error> {
         if warpline_driver::process::is_forked() {
             return Some(warpline_driver::process::forked());

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Returns a folder with `libcuda.so`, `libcuda.so.1` and `libnvidia-ml.so.1`, for `LD_LIBRARY_PATH` of a child process.
+/// Returns a folder with `libcuda.so`, `libcuda.so.1` and `libnvidia-ml.so.1`, for
+/// `LD_LIBRARY_PATH` of a child process.
 ///
 /// For tests and benchmarks of a package with a dev-dependency on this one: cargo then builds the
 /// shared library beside the running executable. The function creates the folder if it does not

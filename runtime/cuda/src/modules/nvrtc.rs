@@ -187,8 +187,8 @@ impl Nvrtc {
 
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
     ///
-    /// Keeps the PTX where `WARPLINE_KEEP_PTX` says. A source that does not compile is compiled once
-    /// with the same options: a program may launch it again and again.
+    /// Keeps the PTX where `WARPLINE_KEEP_PTX` says. A source that does not compile is compiled
+    /// once with the same options: a program may launch it again and again.
     fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
         static MESSAGES: Messages = Mutex::new(BTreeMap::new());
         let mut options = vec![format!("--gpu-architecture=compute_{arch}")];

@@ -93,8 +93,8 @@ impl Format {
 
 impl Format {
     /// Returns the bits of a number, rounded, and then flushed if it is subnormal. An H100 flushes
-    /// what would be below the smallest normal number if exponents had no bound, and was rounded: it
-    /// detects tiny numbers *after rounding* (IEEE 754-2019, 7.5).
+    /// what would be below the smallest normal number if exponents had no bound, and was rounded:
+    /// it detects tiny numbers *after rounding* (IEEE 754-2019, 7.5).
     pub(crate) fn round_and_flush(self, number: &Real, mode: Mode) -> Option<u64> {
         let bits = self.round(number, mode)?;
         let is_tiny = match number {
