@@ -126,3 +126,69 @@ fn a_refused_host_function_is_dropped_at_no_desk() {
         assert_eq!(stream.call(|| 1).blocking_wait().unwrap(), 1);
     });
 }
+
+/// Returns the cores of the thread with that number; 0 is the calling thread.
+fn cores_of(thread: libc::pid_t) -> Vec<usize> {
+    // SAFETY: an all-zero CPU set is a valid, empty set.
+    let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: sched_getaffinity writes a CPU set of that size.
+    let asked = unsafe { libc::sched_getaffinity(thread, size_of_val(&cores), &raw mut cores) };
+    assert_eq!(asked, 0);
+    // SAFETY: each core is below the set's size.
+    (0..libc::CPU_SETSIZE as usize).filter(|core| unsafe { libc::CPU_ISSET(*core, &cores) }).collect()
+}
+
+fn pin(thread: libc::pid_t, core: usize) {
+    // SAFETY: an all-zero CPU set is a valid, empty set.
+    let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the core is below the set's size.
+    unsafe { libc::CPU_SET(core, &mut cores) };
+    // SAFETY: sched_setaffinity reads a CPU set of that size.
+    assert_eq!(unsafe { libc::sched_setaffinity(thread, size_of_val(&cores), &raw const cores) }, 0);
+}
+
+/// Returns the names and the cores of Warpline's threads.
+fn our_threads() -> Vec<(String, Vec<usize>)> {
+    let mut ours = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap();
+        if name.starts_with("warpline") {
+            let number = task.file_name().to_str().unwrap().parse().unwrap();
+            ours.push((name.trim().to_owned(), cores_of(number)));
+        }
+    }
+    ours
+}
+
+#[test]
+fn threads_run_on_the_cores_of_the_main_thread() {
+    in_child(&[], || {
+        let main = std::process::id() as libc::pid_t;
+        let all = cores_of(main);
+        let [first, .., last] = all[..] else { return println!("one core: nothing to tell apart") };
+        let parallel = std::thread::available_parallelism().unwrap().get();
+        // Tests run on threads of their own. This one is pinned, the main thread is not.
+        pin(0, first);
+        let (runtime, gpu) = cuda(0);
+        let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+        assert_eq!(cpu.properties().multiprocessors as usize, parallel);
+        for device in [&gpu, &cpu] {
+            device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
+        }
+        let threads = our_threads();
+        for name in ["warpline-reacto", "warpline-cuda0", "warpline-cpu-0"] {
+            let found = threads.iter().find(|(thread, _)| thread == name);
+            let (_, cores) = found.unwrap_or_else(|| panic!("{name} is not in {threads:?}"));
+            assert_eq!(*cores, all, "{name}");
+        }
+        // As under `taskset`. Threads that exist stay where they are, but each runtime has workers
+        // of its own.
+        pin(main, last);
+        pin(0, first);
+        let runtime = Runtime::builder().build().unwrap();
+        let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+        assert_eq!(cpu.properties().multiprocessors, 1);
+        let cores = cpu.new_stream().unwrap().call(|| cores_of(0)).blocking_wait().unwrap();
+        assert_eq!(cores, [last]);
+    });
+}

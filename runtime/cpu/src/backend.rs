@@ -24,6 +24,8 @@ pub struct CpuBackend {
     pub(super) claims: Claims<Arc<CpuStream>>,
     /// The threads that the twins of all devices share.
     pub(super) twin_threads: TwinThreads,
+    /// The number of cores that the threads may use.
+    pub(super) cores: usize,
     kernels: KernelOptions,
     streams_made: AtomicU64,
     open_devices: AtomicUsize,
@@ -39,7 +41,7 @@ pub(super) enum Runner {
 impl CpuBackend {
     /// Returns a new backend. It starts nothing before there is work.
     pub fn new(options: BackendOptions) -> Arc<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = warpline_driver::affinity::cores();
         let threads = options.threads.unwrap_or(cores).clamp(1, cores);
         Arc::new_cyclic(|me: &Weak<Self>| CpuBackend {
             runner: match options.schedule {
@@ -49,6 +51,7 @@ impl CpuBackend {
             timelines: Timelines::default(),
             claims: Claims::new(),
             twin_threads: TwinThreads::new(options.kernel_threads.unwrap_or(cores)),
+            cores,
             kernels: options.kernels,
             streams_made: AtomicU64::new(0),
             open_devices: AtomicUsize::new(0),

@@ -182,9 +182,8 @@ unsafe impl Driver for CpuDriver {
     }
 
     fn properties(&self) -> DeviceProperties {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let mut properties = DeviceProperties::unknown(format!("{}, on the host's processor", self.0.id));
-        properties.multiprocessors = cores as u32;
+        properties.multiprocessors = self.0.backend.cores as u32;
         properties.total_bytes = self.0.memory.total_bytes();
         if cfg!(feature = "ptx") {
             properties.shared_bytes_per_block = LaunchConfig::MAX_SHARED_BYTES;

@@ -324,6 +324,7 @@ impl Patience {
 
 /// Runs a worker from its start to its exit.
 fn work(backend: &Arc<CpuBackend>, me: usize) {
+    warpline_driver::affinity::follow_main_thread();
     warpline_driver::reentry::become_awaited();
     let _twin_threads = backend.twin_threads.enter();
     let pool = backend.pool().expect("only a backend with a pool starts workers");

@@ -53,6 +53,7 @@ impl Worker {
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
+                crate::affinity::follow_main_thread();
                 set_duty(duty);
                 receiver.into_iter().for_each(run_job);
             })

@@ -96,6 +96,7 @@
 // Decision: docs/decisions/0012-seam-holds-errors-timelines-and-kernels.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod affinity;
 pub mod background;
 mod byte_size;
 mod command;

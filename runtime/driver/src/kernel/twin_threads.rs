@@ -110,6 +110,7 @@ impl TwinThreads {
             let threads = most - 1;
             let builder = ThreadPoolBuilder::new()
                 .num_threads(threads)
+                .start_handler(|_| crate::affinity::follow_main_thread())
                 .thread_name(|number| format!("warpline-twin-{number}"));
             // With 0 threads, rayon-core would start one per core.
             let started = (threads > 0).then(|| builder.build())?;
