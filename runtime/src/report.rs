@@ -3,7 +3,7 @@
 //! Standard error is used where no `tracing` subscriber is set and the error would be lost
 //! otherwise.
 
-use crate::order::Conflict;
+use crate::order::{Conflict, Site};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,20 @@ pub(crate) fn unordered(conflict: &Conflict) {
 /// Warns of a blocking call in a task. The caller calls this once for each line. Without a
 /// subscriber the warning is a line on standard error.
 pub(crate) fn blocks_a_task(what: &str) {
+    if !tracing::dispatcher::has_been_set() {
+        return eprintln!("warpline: {what}");
+    }
+    tracing::warn!(target: "warpline", "{what}");
+}
+
+/// Warns that an op which draws random numbers is captured. The caller calls this once for each
+/// line. Without a subscriber the warning is a line on standard error.
+pub(crate) fn random_numbers_are_captured(op: Site, label: &str) {
+    let what = format!(
+        "{} is captured: each launch of the graph writes the same random numbers, those of the capture; draw \
+         them before each launch, into a tensor that the graph reads",
+        op.on(label)
+    );
     if !tracing::dispatcher::has_been_set() {
         return eprintln!("warpline: {what}");
     }

@@ -108,3 +108,25 @@ fn a_subscriber_may_use_the_pool_that_warns() {
         drop(held);
     });
 }
+
+#[test]
+fn random_numbers_in_a_capture_warn_once_for_each_line() {
+    let runtime = Runtime::builder().build().unwrap();
+    let stream = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
+    let x = stream.enter(|| Tensor::zeros([4], &stream.device())).queued().unwrap();
+    let warnings = Warnings::of(|| {
+        drop(stream.enter(|| x.normal_(0.0, 1.0)));
+        for _ in 0..2 {
+            let captured = stream.capture(|_| drop((x.normal_(0.0, 1.0), x.fill_(1.0))));
+            drop(captured.unwrap());
+        }
+    });
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let parts = [
+        "normal_ on stream \"stream 1\" (tests/errors/warnings.rs:",
+        ") is captured: each launch of the graph writes the same random numbers, those of the capture",
+    ];
+    for part in parts {
+        assert!(warning.contains(part), "{part:?} is not in {warning:?}");
+    }
+}

@@ -45,6 +45,11 @@ impl<'a> Call<'a> {
         Call { site, stream, in_place: std::array::from_fn(|i| tensors.get(i).copied()) }
     }
 
+    /// Warns if the op is captured, because it draws random numbers.
+    pub(super) fn draws_random_numbers(&self) {
+        self.stream.draws_random_numbers(self.site);
+    }
+
     /// Returns the refusal for `why`, which says both numbers and what to do.
     #[cold]
     pub(super) fn refuse(&self, kind: ErrorKind, why: &str) -> Refusal {

@@ -51,6 +51,7 @@ fn drawn(
         _ => call.scratch(x.len())?,
     };
     let draw = generator.unwrap_or(x.device().generator()).take(n);
+    call.draws_random_numbers();
     let done = call.launch(kernel(draw, &numbers), elements(n), ());
     if x.dtype() == DType::F32 {
         return Ok(done.with(x.clone()));

@@ -28,6 +28,16 @@ impl Stream {
         self.core().id
     }
 
+    /// Warns if this stream is being captured, because the op `site` then draws the same random
+    /// numbers at each launch. Once for each line.
+    #[doc(hidden)]
+    pub fn draws_random_numbers(&self, site: Site) {
+        let core = self.core();
+        if core.is_captured() && core.device.runtime.warns_first(site, site) {
+            crate::report::random_numbers_are_captured(site, &core.label);
+        }
+    }
+
     /// Returns the name of this stream in errors and traces.
     pub fn label(&self) -> &str {
         &self.core().label
