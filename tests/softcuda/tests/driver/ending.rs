@@ -4,6 +4,7 @@ use crate::raw::*;
 use crate::support::{dies_in_child, in_child};
 use cudarc::driver::sys;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const DEINITIALIZED: u32 = 4;
 
@@ -78,9 +79,19 @@ fn late_calls_go_into_a_file_by_name() {
     assert_eq!(names.lines().collect::<Vec<_>>(), expected);
 }
 
+/// Keeps the process from ending before another thread is caught, for a minute at most.
+extern "C" fn waits_to_be_caught() {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_thread_that_asks_until_the_end_is_caught() {
     dies_in_child(&[("SOFTCUDA_LATE_CALLS", "abort")], || {
+        // Registered before the driver's handler, so it runs afterwards.
+        at_exit(waits_to_be_caught);
         make();
         std::thread::spawn(|| {
             loop {
