@@ -259,7 +259,7 @@ pub use warpline_runtime::cuda;
 pub use warpline_runtime::testing;
 pub use warpline_runtime::{
     BlockState, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue,
-    Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HoldsMemory,
+    Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch, HoldsMemory,
     InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder, MemoryRef,
     MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, OrderMode, OutOfMemory, Pending, Permit,
     Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder, Schedule, Scope, Served,

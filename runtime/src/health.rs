@@ -3,8 +3,10 @@
 //! The state only moves forwards, from ready to shutting down to failing. It may skip shutting
 //! down.
 
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use tokio::sync::watch;
-use warpline_driver::{Error, process};
+use warpline_driver::{Error, Health, process};
 
 /// The state of a device or of a runtime, from [`Device::health`](crate::Device::health) and
 /// [`Runtime::health`](crate::Runtime::health).
@@ -38,18 +40,16 @@ impl HealthState {
     }
 }
 
-/// The state, for those who ask and those who watch.
-#[derive(Debug)]
-pub(crate) struct Reported(watch::Sender<HealthState>);
+/// A watch on the health of a device or of a runtime, which it does not keep alive.
+///
+/// It returns copies of the state. The lock of the state is held for the copying alone, because a
+/// thread that reports a failure takes it.
+#[derive(Clone, Debug)]
+pub struct HealthWatch(watch::Receiver<HealthState>);
 
-impl Default for Reported {
-    fn default() -> Self {
-        Reported(watch::Sender::new(HealthState::Ready))
-    }
-}
-
-impl Reported {
-    pub(crate) fn state(&self) -> HealthState {
+impl HealthWatch {
+    /// Returns the newest state.
+    pub fn state(&self) -> HealthState {
         // In the child of a fork the lock may be held by a thread that does not exist there.
         if process::is_forked() {
             return HealthState::Failing(process::forked());
@@ -57,13 +57,74 @@ impl Reported {
         self.0.borrow().clone()
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<HealthState> {
-        self.0.subscribe()
+    /// Resolves to the next state that this watch has not returned here yet; `None` once there can
+    /// be none, because the device or the runtime is gone. The state when the watch was made does
+    /// not count as new.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost if the future is dropped.
+    pub async fn changed(&mut self) -> Option<HealthState> {
+        self.0.changed().await.ok()?;
+        Some(self.0.borrow_and_update().clone())
+    }
+
+    /// Resolves when no work is accepted any more, immediately if that is so already. A device or a
+    /// runtime that is gone was shut down.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost if the future is dropped.
+    pub async fn unready(&mut self) -> HealthState {
+        // First, so that a change in between is not missed.
+        self.0.mark_unchanged();
+        let mut state = self.state();
+        while state.is_ready() {
+            state = self.changed().await.unwrap_or(HealthState::ShuttingDown);
+        }
+        state
+    }
+}
+
+/// The state, for those who ask and those who watch.
+#[derive(Debug)]
+pub(crate) struct Reported {
+    state: watch::Sender<HealthState>,
+    /// Of the device, or of the devices of the runtime. They know of a failure before it is
+    /// reported here, where no lock may be held.
+    healths: Mutex<Vec<Weak<Health>>>,
+}
+
+impl Default for Reported {
+    fn default() -> Self {
+        Reported { state: watch::Sender::new(HealthState::Ready), healths: Mutex::default() }
+    }
+}
+
+impl Reported {
+    /// Adds a device.
+    pub(crate) fn of(&self, health: &Arc<Health>) {
+        self.healths.lock().push(Arc::downgrade(health));
+    }
+
+    pub(crate) fn state(&self) -> HealthState {
+        if process::is_forked() {
+            return HealthState::Failing(process::forked());
+        }
+        let reported = self.state.borrow().clone();
+        if reported.fault().is_some() {
+            return reported;
+        }
+        let healths = self.healths.lock();
+        let fault = healths.iter().filter_map(Weak::upgrade).find_map(|health| health.fault().cloned());
+        fault.map_or(reported, HealthState::Failing)
+    }
+
+    pub(crate) fn watch(&self) -> HealthWatch {
+        HealthWatch(self.state.subscribe())
     }
 
     /// Reports a failure, unless one was reported before.
     pub(crate) fn fails(&self, fault: &Error) {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let is_first = state.fault().is_none();
             if is_first {
                 *state = HealthState::Failing(fault.clone());
@@ -74,7 +135,7 @@ impl Reported {
 
     /// Reports a shutdown, unless a failure was reported before.
     pub(crate) fn shuts_down(&self) {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let was_ready = state.is_ready();
             if was_ready {
                 *state = HealthState::ShuttingDown;

@@ -46,7 +46,7 @@ pub use edge::Edge;
 pub use event::Event;
 pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
-pub use health::HealthState;
+pub use health::{HealthState, HealthWatch};
 pub use memory::{
     BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, Pinned, PinnedStats, Served,
 };

@@ -6,7 +6,7 @@ mod kernels;
 
 pub use builder::RuntimeBuilder;
 
-use crate::health::HealthState;
+use crate::health::{HealthState, HealthWatch};
 use crate::memory::MemoryOptions;
 use crate::order::OrderMode;
 use crate::shared::{Device, DeviceShared, RuntimeShared};
@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::watch;
 #[cfg(feature = "test-util")]
 use warpline_cpu::CpuBackend;
 #[cfg(feature = "cuda")]
@@ -88,8 +87,8 @@ impl Runtime {
     ///
     /// # Errors
     /// `Fault` if `cuda:0` has failed, in this runtime or for the whole process; the error says
-    /// which. `Forked` in the child of a process that has used CUDA, and `Reentrant` if a host
-    /// function would open the device. The CPU does not replace a GPU in these cases.
+    /// which. `Forked` in the child of a process that has used Warpline or CUDA, and `Reentrant` if
+    /// a host function would open the device. The CPU does not replace a GPU in these cases.
     /// `NoSuchDevice` if the runtime has no CPU device either.
     pub fn best_device(&self) -> Result<Device> {
         let missing = match self.device(DeviceId::Cuda(0)) {
@@ -109,8 +108,10 @@ impl Runtime {
     /// another device. To look a device up by name, pass `"cpu:1".parse()?`.
     ///
     /// # Errors
-    /// `NoSuchDevice`, whose message says what is missing, for instance the CUDA driver;
-    /// `Reentrant` if a host function would open a CUDA device.
+    /// `NoSuchDevice`, whose message says what is missing, for instance the CUDA driver; `Fault` if
+    /// a CUDA device has failed in this process before this runtime opened it; `Forked` in the
+    /// child of a process that has used Warpline or CUDA; `Reentrant` if a host function would open
+    /// a CUDA device.
     pub fn device(&self, id: DeviceId) -> Result<Device> {
         self.inner.device(id)
     }
@@ -137,7 +138,8 @@ impl Runtime {
     /// # Errors
     /// `NoSuchDevice` if there is a driver that cannot be used (too old, cannot be loaded, does not
     /// start), or if one of the devices cannot be opened; `Fault` if all of them have failed;
-    /// `Forked` in the child of a process that has used CUDA; `Reentrant` in a host function.
+    /// `Forked` in the child of a process that has used Warpline or CUDA; `Reentrant` in a host
+    /// function.
     pub fn cuda_devices(&self) -> Result<Vec<Device>> {
         reentry::may_ask(&"cuda_devices")?;
         #[cfg(feature = "cuda")]
@@ -201,10 +203,10 @@ impl Runtime {
         self.inner.shared.health.state()
     }
 
-    /// Returns a receiver that is notified of each change of [`health`](Self::health).
+    /// Returns a watch on [`health`](Self::health), for a task that waits for a change.
     ///
     /// See [`Device::watch_health`].
-    pub fn watch_health(&self) -> watch::Receiver<HealthState> {
+    pub fn watch_health(&self) -> HealthWatch {
         self.inner.shared.health.watch()
     }
 
@@ -243,8 +245,8 @@ impl Runtime {
 }
 
 impl Device {
-    /// Returns `cuda:0` of the default runtime, or `cpu:0` if `cuda:0` cannot be used:
-    /// [`Runtime::best_device`].
+    /// Returns `cuda:0` of the default runtime, or `cpu:0` if there is no usable GPU:
+    /// [`Runtime::best_device`]. A GPU that has failed is an error.
     ///
     /// # Errors
     /// The errors of [`Runtime::default_runtime`] and of [`Runtime::best_device`].
@@ -258,8 +260,8 @@ impl Device {
     /// `cpu` is `cpu:0`. `cuda` is the [current CUDA device](Device::current_cuda).
     ///
     /// # Errors
-    /// `InvalidName` if the text is not a device name; `NoSuchDevice`, whose message says what is
-    /// missing; the errors of [`Runtime::default_runtime`].
+    /// `InvalidName` if the text is not a device name; the errors of [`Runtime::device`] and of
+    /// [`Runtime::default_runtime`].
     pub fn open(name: &str) -> Result<Device> {
         Runtime::default_runtime()?.open(name)
     }

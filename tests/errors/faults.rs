@@ -452,3 +452,25 @@ fn a_failed_device_gives_no_room_and_no_lease() {
     drop(leased);
     says_so(pool.try_lease().unwrap_err());
 }
+
+#[test]
+fn health_moves_from_ready_to_failing_or_shutting_down() {
+    let runtime = Runtime::builder().cpu_devices(2).build().unwrap();
+    let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap());
+    let mut watches = [one.watch_health(), two.watch_health(), runtime.watch_health()];
+    assert!(watches.iter().all(|watch| watch.state().is_ready()));
+    let stream = one.new_stream().unwrap();
+    let text = refusal(crate::support::break_device(&stream)).to_string();
+    assert_eq!(block_on(watches[0].unready()).fault().unwrap().to_string(), text);
+    let of_runtime = block_on(watches[2].changed()).unwrap();
+    assert_eq!(of_runtime.fault().unwrap().to_string(), text);
+    assert_eq!(runtime.health().fault().unwrap().to_string(), text);
+    assert!(two.health().is_ready());
+
+    drop(runtime);
+    assert!(matches!(block_on(watches[1].unready()), warpline::HealthState::ShuttingDown));
+    assert!(matches!(two.health(), warpline::HealthState::ShuttingDown));
+    assert!(one.health().fault().is_some(), "a failure stays");
+    drop((one, two, stream));
+    assert!(block_on(watches[1].changed()).is_none(), "the device is gone");
+}

@@ -291,8 +291,7 @@ static INITIALISED_IN: AtomicU32 = AtomicU32::new(0);
 /// Returns true if the driver was initialised in a process that this one was forked from. It does
 /// not work here then, whether or not a device was opened.
 pub(crate) fn is_initialised_elsewhere() -> bool {
-    let process = INITIALISED_IN.load(Ordering::Relaxed);
-    process != 0 && process != std::process::id()
+    matches!(API.get(), Some(Ok(_))) && INITIALISED_IN.load(Ordering::Relaxed) != std::process::id()
 }
 
 static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();

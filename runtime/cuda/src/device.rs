@@ -8,7 +8,7 @@ use super::modules::{handles, library};
 use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
 use super::visible;
-use super::work::gate::{ahead_unless_held, free_between_gates, free_of, free_unless_held};
+use super::work::gate::{ahead_unless_held, free_between_gates, free_of, free_unless_held, note_not_freed};
 use super::work::graph;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -57,22 +57,26 @@ impl CudaDevice {
             let id = DeviceId::Cuda(ordinal);
             no_such_device(format!("there is no {id}: {why}"), "; \"cpu\" needs no GPU", why)
         };
-        let has_failed = |failed: Failed| {
+        let has_failed = |why: DriverFailure| {
             let text = format!(
-                "cuda:{ordinal} cannot be opened: it has failed in this process: {failed}; no runtime of this \
+                "cuda:{ordinal} cannot be opened: it has failed in this process: {why}; no runtime of this \
                  process can use it again, so start a new process"
             );
-            Error::new(ErrorKind::Fault, text).caused_by(failed.into())
+            Error::new(ErrorKind::Fault, text).caused_by(why)
         };
         refuse_forked()?;
         reactor::start().map_err(|error| {
             no_such_device(format!("its reactor thread could not be started: {error}").into())
         })?;
         nvtx::start();
-        let context = Context::of(ordinal).map_err(no_such_device)?;
+        let context = Context::of(ordinal).map_err(|why| {
+            // Other code may have lost the device before.
+            let is_fault = why.code().is_some_and(|code| Failed { call: "", code }.is_fault());
+            if is_fault { has_failed(why) } else { no_such_device(why) }
+        })?;
         visible::warn_of_change();
         if let Some(failed) = context.death() {
-            return Err(has_failed(failed));
+            return Err(has_failed(failed.into()));
         }
         let words = *context.completion.has_words.get_or_init(|| {
             let works = self_test(context);
@@ -84,7 +88,7 @@ impl CudaDevice {
         if let Err(failed) = context.query()
             && context.is_killed_by(failed, None)
         {
-            return Err(has_failed(failed));
+            return Err(has_failed(failed.into()));
         }
         // The properties are read now: a host function may need them later and cannot call the
         // driver.
@@ -322,21 +326,23 @@ unsafe impl Driver for CudaDevice {
             return Ok(());
         }
         if self.context.has_standing_stream() {
-            return Err(DriverError::Refused(
-                format!(
-                    "{} has a stream that waits for a device that failed, and this call would \
-                     block on that stream",
-                    self.id()
-                )
-                .into(),
-            ));
+            let why = format!(
+                "{} has a stream that waits for a device that failed, and this call would block on \
+                 that stream",
+                self.id()
+            );
+            crate::report::not_freed(self.context.ordinal, &why);
+            return Err(DriverError::Refused(why.into()));
         }
         let done = self.context.enter_relaxed().and_then(|_entered| {
             // SAFETY: cuMemHostUnregister takes memory that is registered and in no copy; the
             // caller vouches for it.
             unsafe { opened().cuMemHostUnregister(ptr.cast::<c_void>()) }
         });
-        done.map_err(|failed| self.driver_error(failed))
+        done.map_err(|failed| {
+            note_not_freed(self.context, failed);
+            self.driver_error(failed)
+        })
     }
 
     fn elapsed(&self, earlier: &DriverEvent, later: &DriverEvent) -> Result<Duration, DriverError> {
@@ -499,10 +505,13 @@ pub fn is_available() -> bool {
 /// counted. The variable is read as it is now.
 ///
 /// # What it cannot know
-/// Whether the CUDA driver works: its library may be missing, too old, or not start. Whether a GPU
-/// is in an exclusive mode and taken. How many devices a GPU shows that is divided by MIG. Whether
-/// a UUID in the variable exists, if NVML cannot be used. [`device_count`] knows, but initialises
-/// the driver.
+/// - Whether the CUDA driver works: its library may be missing, too old, or not start.
+/// - Whether a GPU is in an exclusive mode and taken.
+/// - How many devices a GPU shows that is divided by MIG.
+/// - Whether a UUID in the variable exists, if NVML cannot be used.
+/// - Anything, without NVML and without such files: then it returns 0, also where CUDA works.
+///
+/// [`device_count`] knows, but initialises the driver.
 pub fn likely_device_count() -> usize {
     let gpus = crate::machine::gpus();
     match warpline_driver::environment::CUDA_VISIBLE_DEVICES.value() {

@@ -34,7 +34,7 @@ pub(crate) fn gpus() -> &'static Gpus {
     })
 }
 
-/// Returns the UUIDs that NVML reports, or `None` if it does not answer.
+/// Returns the UUIDs of the GPUs that NVML can use, or `None` if it does not answer.
 fn by_nvml() -> Option<Vec<String>> {
     static LIBRARY: OnceLock<Option<libloading::Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| loader::open(Path::new(NVML)).ok()).as_ref()?;
@@ -68,10 +68,10 @@ fn by_nvml() -> Option<Vec<String>> {
     };
     let mut number = 0;
     // SAFETY: nvmlDeviceGetCount_v2 writes a number.
-    let found = (unsafe { count(&raw mut number) } == 0).then(|| (0..number).map(one).collect());
+    let found = (unsafe { count(&raw mut number) } == 0).then(|| (0..number).filter_map(one).collect());
     // SAFETY: nvmlShutdown ends what nvmlInit_v2 began above.
     unsafe { end() };
-    found?
+    found
 }
 
 /// Returns the library's function of that name, if it exists.

@@ -50,8 +50,8 @@ pub(crate) fn which_ran(device: u32, stream: &str, ticket: Ticket, site: &Site, 
 }
 
 pub(crate) fn not_freed(device: u32, why: &str) {
-    tracing::error!(target: "warpline", device, why, "the driver did not free memory or a graph, which \
-        stays allocated until the process ends");
+    tracing::error!(target: "warpline", device, why, "the driver did not free memory or a graph, or did \
+        not unlock memory, which stays so until the process ends");
 }
 
 pub(crate) fn subscriber_panicked() {

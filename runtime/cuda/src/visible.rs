@@ -32,59 +32,85 @@ pub(crate) struct Selection {
     pub(crate) problem: Option<String>,
 }
 
-/// Returns the devices that `list` leaves visible of `gpus`, by the rules of the CUDA programming
-/// guide: the list ends at the first entry that names no GPU, or several. PyTorch's
-/// `torch/cuda/__init__.py` adds that a GPU named twice hides all.
-///
-/// The driver may number the GPUs in another order, so a number and a UUID are not recognized as
-/// the same GPU. Entries for parts of a GPU (`MIG-…`) are taken as they are.
+/// Returns the devices that `list` leaves visible of `gpus`. By the CUDA programming guide, the
+/// list ends before the first entry that names no GPU, or several. PyTorch's
+/// `torch/cuda/__init__.py` adds what the driver does besides: a GPU that is named twice hides all,
+/// text behind a number is ignored, and a list has either numbers or UUIDs. Entries for parts of a
+/// GPU (`MIG-…`) are taken as they are.
 pub(crate) fn select(list: &str, gpus: &Gpus) -> Selection {
-    let mut chosen = Vec::new();
-    for (at, entry) in list.split(',').map(str::trim).enumerate() {
-        let which = format!("entry {} of the list, \"{entry}\",", at + 1);
-        let ends = |why: String| Some(format!("{which} {why}, so the list ends before it"));
-        let named = match name_of(entry, gpus) {
-            Ok(named) => named,
-            Err(_) if entry.is_empty() && at == 0 => {
-                return Selection { count: 0, problem: Some("an empty list hides every device".into()) };
-            }
-            Err(why) => return Selection { count: chosen.len(), problem: ends(why) },
+    let entries: Vec<&str> = list.split(',').map(str::trim).collect();
+    if entries == [""] {
+        return Selection { count: 0, problem: Some("an empty list hides every device".into()) };
+    }
+    let has_numbers = !is_uuid(entries[0]);
+    let which = |at: usize| format!("entry {} of the list, \"{}\",", at + 1, entries[at]);
+    let (mut named, mut end) = (Vec::new(), None);
+    for (at, entry) in entries.iter().enumerate() {
+        let name = if has_numbers == is_uuid(entry) {
+            Err("is a UUID behind numbers, or the reverse".to_owned())
+        } else if has_numbers {
+            number_of(entry)
+        } else {
+            uuid_of(entry, gpus)
         };
-        if let Some(before) = chosen.iter().position(|other| *other == named) {
+        let name = match name {
+            Ok(name) => name,
+            Err(why) => {
+                end = end.or(Some((at, why)));
+                break;
+            }
+        };
+        if let Some(before) = named.iter().position(|other| *other == name) {
             let problem = format!(
-                "{which} names the same GPU as entry {}, and a GPU that is named twice hides every device",
+                "{} names the same GPU as entry {}, and a GPU that is named twice hides every device",
+                which(at),
                 before + 1
             );
             return Selection { count: 0, problem: Some(problem) };
         }
-        chosen.push(named);
+        // Numbers behind it are looked at for repetitions alone.
+        if let Name::Number(number) = name
+            && number >= gpus.count
+            && end.is_none()
+        {
+            let last = gpus.count.saturating_sub(1);
+            end = Some((at, format!("is the number of no GPU: the last of this machine is {last}")));
+        }
+        named.push(name);
     }
-    Selection { count: chosen.len(), problem: None }
+    match end {
+        Some((at, why)) => {
+            let problem = format!("{} {why}, so the list ends before it", which(at));
+            Selection { count: at, problem: Some(problem) }
+        }
+        None => Selection { count: named.len(), problem: None },
+    }
 }
 
-/// Returns one name for each GPU that an entry may name, or says why it names none.
-fn name_of(entry: &str, gpus: &Gpus) -> Result<String, String> {
-    if entry.starts_with("MIG-") {
-        return Ok(entry.to_owned());
+#[derive(PartialEq, Eq)]
+enum Name {
+    Number(usize),
+    Uuid(String),
+}
+
+fn is_uuid(entry: &str) -> bool {
+    entry.starts_with("GPU-") || entry.starts_with("MIG-")
+}
+
+fn number_of(entry: &str) -> Result<Name, String> {
+    let digits = entry.find(|char: char| !char.is_ascii_digit()).unwrap_or(entry.len());
+    match entry[..digits].parse() {
+        Ok(number) => Ok(Name::Number(number)),
+        Err(_) => Err("is neither the number of a GPU nor a UUID that begins with GPU- or MIG-".to_owned()),
     }
-    if !entry.starts_with("GPU-") {
-        return match entry.parse::<i64>() {
-            Ok(number) if usize::try_from(number).is_ok_and(|number| number < gpus.count) => {
-                Ok(number.to_string())
-            }
-            Ok(_) => Err(match gpus.count {
-                1 => "is the number of no GPU: this machine has 1, number 0".to_owned(),
-                count => {
-                    format!("is the number of no GPU: this machine has {count}, numbers 0 to {}", count - 1)
-                }
-            }),
-            Err(_) => Err("is neither a number nor a UUID that begins with GPU- or MIG-".to_owned()),
-        };
-    }
-    let Some(uuids) = &gpus.uuids else { return Ok(entry.to_owned()) };
+}
+
+fn uuid_of(entry: &str, gpus: &Gpus) -> Result<Name, String> {
+    let as_it_is = || Ok(Name::Uuid(entry.to_owned()));
+    let Some(uuids) = gpus.uuids.as_ref().filter(|_| entry.starts_with("GPU-")) else { return as_it_is() };
     let fitting: Vec<_> = uuids.iter().filter(|uuid| uuid.starts_with(entry)).cloned().collect();
     match &fitting[..] {
-        [uuid] => Ok(uuid.clone()),
+        [uuid] => Ok(Name::Uuid(uuid.clone())),
         [] => Err(format!("begins the UUID of no GPU of this machine ({})", uuids.join(", "))),
         several => Err(format!("begins the UUIDs of {} GPUs ({})", several.len(), several.join(", "))),
     }
@@ -147,31 +173,34 @@ mod tests {
         for (gpus, list, count, problem) in [
             (&known, "2,0", 2, None),
             (&known, " 1 , 2 ", 2, None),
+            (&known, "1gpu2,2ampere", 2, None),
             (&known, "GPU-6,GPU-50b", 2, None),
-            (&known, "MIG-GPU-1/2/3,0", 2, None),
+            (&known, "MIG-GPU-1/2/3,GPU-6", 2, None),
             (&known, "", 0, Some("an empty list hides every device")),
             (
                 &known,
                 "1,7,0",
                 1,
                 Some(
-                    "entry 2 of the list, \"7\", is the number of no GPU: this machine has 3, numbers 0 to 2, so \
-                     the list ends before it",
+                    "entry 2 of the list, \"7\", is the number of no GPU: the last of this machine is 2, so the list \
+                     ends before it",
                 ),
             ),
-            (&known, "0,-1,1", 1, Some("entry 2 of the list, \"-1\", is the number of no GPU")),
-            (&known, "0,none", 1, Some("\"none\", is neither a number nor a UUID")),
+            (&known, "0,-1,1", 1, Some("entry 2 of the list, \"-1\", is neither the number of a GPU")),
+            (&known, "0,none", 1, Some("\"none\", is neither the number of a GPU nor a UUID")),
+            (&known, "0,GPU-6", 1, Some("\"GPU-6\", is a UUID behind numbers, or the reverse")),
             (&known, "0,1,0", 0, Some("\"0\", names the same GPU as entry 1, and a GPU that is named twice")),
+            (&known, "0,7,0", 0, Some("entry 3 of the list, \"0\", names the same GPU as entry 1")),
             (&known, "GPU-50a1,GPU-50a", 0, Some("\"GPU-50a\", names the same GPU as entry 1")),
             (
                 &known,
-                "0,GPU-7",
+                "GPU-6,GPU-7",
                 1,
                 Some("begins the UUID of no GPU of this machine (GPU-50a1, GPU-50b2, GPU-6dc3)"),
             ),
             (&known, "GPU-50", 0, Some("begins the UUIDs of 2 GPUs (GPU-50a1, GPU-50b2), so the list ends")),
-            (&counted, "GPU-7,1", 2, None),
-            (&counted, "0,GPU-7,GPU-7", 0, Some("names the same GPU as entry 2")),
+            (&counted, "GPU-7,GPU-8", 2, None),
+            (&counted, "GPU-7,GPU-7", 0, Some("names the same GPU as entry 1")),
         ] {
             let selection = select(list, gpus);
             assert_eq!(selection.count, count, "{list}");

@@ -65,12 +65,13 @@ impl Health {
 
     /// Wakes everything that waits on this device. Called while no lock is held.
     pub fn wake_everybody(&self) {
-        self.tell();
         // Streams made after this point see `failed` before any work is put on them.
         let timelines: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         for timeline in timelines {
             timeline.wake_all();
         }
+        // Last, because it takes a lock that users' tasks take too.
+        self.tell();
     }
 
     /// Adds a stream's timeline to those woken by a failure. The runtime does this for each stream;

@@ -146,7 +146,8 @@ pub struct DeviceProperties {
 
 impl DeviceProperties {
     /// Returns the UUID as `nvidia-smi -L` shows it and `CUDA_VISIBLE_DEVICES` takes it, such as
-    /// `GPU-8932f937-d72c-4106-c12f-20bd9faed9f6`. `None` for a CPU device.
+    /// `GPU-8932f937-d72c-4106-c12f-20bd9faed9f6`. `None` for a CPU device. Of a part of a GPU
+    /// (MIG), whose UUID begins with `MIG-` there, it has the wrong beginning.
     pub fn uuid_text(&self) -> Option<String> {
         let mut text = "GPU-".to_owned();
         for (at, byte) in self.uuid?.iter().enumerate() {

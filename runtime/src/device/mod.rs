@@ -8,14 +8,13 @@ use warpline_driver::internal::check_device_code;
 use warpline_driver::{DeviceId, DeviceProperties, Error, ErrorKind, Result, reentry};
 
 use crate::buffer::Buffer;
-use crate::health::HealthState;
+use crate::health::{HealthState, HealthWatch};
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{MemorySnapshot, MemoryStats, PinnedStats};
 use crate::pending::Pending;
 use crate::shared::stream::Settings;
 use crate::stream::{StreamBuilder, StreamPool};
 use std::sync::Arc;
-use tokio::sync::watch;
 
 impl Device {
     /// Returns the id of this device, such as `cpu:0`.
@@ -358,33 +357,23 @@ impl Device {
     /// # use warpline::HealthState;
     /// ```
     pub fn health(&self) -> HealthState {
-        match self.fault() {
-            Some(fault) => HealthState::Failing(fault),
-            None => self.shared().reported.state(),
-        }
+        self.shared().reported.state()
     }
 
-    /// Returns a receiver that is notified of each change of [`health`](Self::health). It holds the
-    /// newest state, works on every executor, and keeps nothing of the device alive.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost if the future of [`changed`](watch::Receiver::changed) is dropped. It
-    /// returns an error once the device is gone.
+    /// Returns a watch on [`health`](Self::health), for a task that waits for a change. It works on
+    /// every executor.
     ///
     /// # Examples
     /// ```
-    /// # use warpline::HealthState;
     /// # async fn withdraw() {}
     /// /// Takes the service out of rotation when its device fails.
     /// async fn guard(device: &warpline::Device) {
-    ///     let mut health = device.watch_health();
-    ///     if let Ok(state) = health.wait_for(|state| !state.is_ready()).await {
-    ///         tracing::error!(?state, "the device takes no more work");
-    ///     }
+    ///     let state = device.watch_health().unready().await;
+    ///     tracing::error!(?state, "the device takes no more work");
     ///     withdraw().await;
     /// }
     /// ```
-    pub fn watch_health(&self) -> watch::Receiver<HealthState> {
+    pub fn watch_health(&self) -> HealthWatch {
         self.shared().reported.watch()
     }
 

@@ -61,6 +61,8 @@ impl DeviceShared {
             runtime.takes_turns_of(&driver);
         }
         let reported = Arc::<Reported>::default();
+        reported.of(&health);
+        runtime.health.of(&health);
         let of_device = reported.clone();
         let of_runtime = Arc::downgrade(&runtime);
         health.listen(move |fault| {

@@ -272,23 +272,27 @@ fn four_more(stream: &Stream) -> Buffer<f32> {
 }
 
 #[test]
-fn memory_that_the_driver_does_not_free_is_reported() {
-    in_child(&[("SOFTCUDA_FAIL", "cuMemFree_v2:1:1")], || {
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::registry().with(lines.clone());
-        tracing::subscriber::set_global_default(subscriber).unwrap();
-        let (_runtime, device) = cuda();
-        let work = stream(&device, "work");
-        drop(four(&work, 1.0));
-        block_on(work.synchronize()).unwrap();
-        device.empty_cache();
-        // Another thread frees the memory.
-        let text = "the driver did not free memory or a graph, which stays allocated until the process ends";
-        within_a_minute(move || {
-            while !lines.0.lock().unwrap().iter().any(|line| line.contains(text)) {
-                std::thread::yield_now();
-            }
+fn what_the_driver_does_not_free_is_reported() {
+    for plan in ["cuMemFree_v2:1:1", "cuMemHostUnregister:1:1", "cuGraphExecDestroy:1:1"] {
+        in_child(&[("SOFTCUDA_FAIL", plan)], || {
+            let lines = Lines::default();
+            let subscriber = tracing_subscriber::registry().with(lines.clone());
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            let (_runtime, device) = cuda();
+            let work = stream(&device, "work");
+            let x = four(&work, 1.0);
+            let (graph, ()) = work.capture(|s| drop(s.fill(&x, 2.0))).unwrap();
+            drop((graph, x, device.pin(vec![0u8; 4096]).unwrap()));
+            block_on(work.synchronize()).unwrap();
+            device.empty_cache();
+            // Other threads free what was dropped.
+            let text = "the driver did not free memory or a graph, or did not unlock memory";
+            within_a_minute(move || {
+                while !lines.0.lock().unwrap().iter().any(|line| line.contains(text)) {
+                    std::thread::yield_now();
+                }
+            });
+            assert!(device.fault().is_none());
         });
-        assert!(device.fault().is_none());
-    });
+    }
 }

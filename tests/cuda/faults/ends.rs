@@ -250,3 +250,11 @@ fn a_child_forked_after_other_code_used_the_driver_is_told_so() {
         });
     });
 }
+
+#[test]
+fn a_child_forked_where_there_is_no_gpu_gets_the_cpu() {
+    in_child(&[("CUDA_VISIBLE_DEVICES", "")], || {
+        assert!(!warpline::cuda::is_available());
+        in_fork(|| assert_eq!(Runtime::new().unwrap().best_device().unwrap().id(), DeviceId::Cpu(0)));
+    });
+}

@@ -410,8 +410,10 @@ fn who_awaits_a_stream_behind_one_that_waits_for_the_lost_device_learns_of_it() 
 
 #[test]
 fn health_learns_of_work_that_nobody_awaits() {
-    for completion in ["word", "event"] {
-        in_child(&[SECOND_LAUNCH, ("SOFTCUDA_DEVICES", "2"), ("WARPLINE_COMPLETION", completion)], || {
+    // The second code may mean anything.
+    for (completion, launch) in [("word", "2"), ("event", "2"), ("word", "2:999")] {
+        let poison = ("SOFTCUDA_POISON_LAUNCH", launch);
+        in_child(&[poison, ("SOFTCUDA_DEVICES", "2"), ("WARPLINE_COMPLETION", completion)], || {
             let (runtime, device) = cuda();
             let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
             let stream = stream(&device, "compute");
@@ -425,7 +427,7 @@ fn health_learns_of_work_that_nobody_awaits() {
             // No call is made from here on.
             within_a_minute(move || {
                 for health in &mut watched {
-                    let state = block_on(health.wait_for(|state| !state.is_ready())).unwrap();
+                    let state = block_on(health.unready());
                     let fault = state.fault().unwrap();
                     let text = format!("axpy on stream \"compute\" (tests/cuda/faults/poisoned.rs:{line})");
                     says(fault, ErrorKind::Fault, &["cuda:0 failed: cu", &text]);
@@ -433,7 +435,7 @@ fn health_learns_of_work_that_nobody_awaits() {
             });
             assert_eq!(device.health().fault().unwrap().to_string(), device.fault().unwrap().to_string());
             assert!(runtime.health().fault().is_some());
-            assert!(of_cpu.borrow().is_ready() && cpu.health().is_ready());
+            assert!(of_cpu.state().is_ready() && cpu.health().is_ready());
         });
     }
 }
@@ -461,7 +463,7 @@ fn a_lost_device_is_left_out_and_not_replaced_by_the_cpu() {
         assert!(device.memory_stats().is_lost);
         let summary = device.memory_summary();
         assert!(
-            summary.starts_with("memory of cuda:0, which has failed: what it held is lost\n"),
+            summary.starts_with("memory of cuda:0, which cannot be used any more: what it held is lost\n"),
             "{summary}"
         );
     });
@@ -476,5 +478,13 @@ fn of_lost_devices_alone_the_fault_is_returned() {
         block_on(add_one(&stream, &x, &y)).unwrap();
         let fault = refusal(add_one(&stream, &x, &y));
         assert_eq!(runtime.cuda_devices().unwrap_err().to_string(), fault.to_string());
+    });
+}
+
+#[test]
+fn a_device_that_other_code_lost_is_no_missing_device() {
+    in_child(&[("SOFTCUDA_FAIL", "cuDevicePrimaryCtxRetain:1:719"), ("SOFTCUDA_DEVICES", "2")], || {
+        let runtime = Runtime::new().unwrap();
+        says(&runtime.best_device().unwrap_err(), ErrorKind::Fault, &["it has failed in this process"]);
     });
 }

@@ -16,7 +16,8 @@
 //!   block.
 //! * Foreign code may capture the stream during its turn, and a query would end the capture. So a
 //!   query holds the lock `foreign_turn` and is left out in such a turn. The turn sets the flag
-//!   under the lock when it begins, and waits for no more than one query.
+//!   under the lock when it begins. It then waits for one query, which may take as long as a launch
+//!   that waits for room.
 //! * A host function that panicked lowers `failed_from` before it returns, and so before later work
 //!   on the stream runs. A thread that sees the word pass a ticket therefore sees the limit that
 //!   holds for it. The device continues after the function. What it has **passed** releases kept
@@ -235,9 +236,20 @@ impl Track {
         self.borrowed || self.left_capturing.load(Ordering::Relaxed)
     }
 
-    /// Begins or ends a turn of foreign code, which may capture the stream.
-    pub(crate) fn is_in_foreign_turn(&self, begins: bool) {
-        *self.foreign_turn.lock() = begins;
+    /// Begins a turn of foreign code, which may capture the stream.
+    pub(crate) fn foreign_begins(&self) {
+        *self.foreign_turn.lock() = true;
+    }
+
+    /// Ends the turn, in which the work of `ticket` was enqueued. A query before it began may have
+    /// found the stream idle.
+    pub(crate) fn foreign_ends(&self, ticket: Ticket) {
+        if warpline_driver::process::is_forked() {
+            return;
+        }
+        let mut foreign_turn = self.foreign_turn.lock();
+        *foreign_turn = false;
+        self.idle_at.fetch_min(ticket - 1, Ordering::Relaxed);
     }
 
     /// Returns true if the stream may have unfinished work, whether or not it is marked.
@@ -248,8 +260,9 @@ impl Track {
     /// Asks whether the stream has become idle, so that it is not asked again before it gets new
     /// work. A borrowed stream is not asked.
     pub(crate) fn find_idle(&self) -> Answer {
+        let foreign_turn = self.foreign_turn.lock();
         let newest = self.recent.newest();
-        if !self.borrowed && self.is_idle()? {
+        if !self.borrowed && !*foreign_turn && self.query_idle()? {
             self.idle_at.fetch_max(newest, Ordering::Relaxed);
         }
         Ok(())
@@ -258,9 +271,11 @@ impl Track {
     /// Returns true if all work on the stream has finished. False in a turn of foreign code.
     pub(crate) fn is_idle(&self) -> Answer<bool> {
         let foreign_turn = self.foreign_turn.lock();
-        if *foreign_turn {
-            return Ok(false);
-        }
+        if *foreign_turn { Ok(false) } else { self.query_idle() }
+    }
+
+    /// Queries the stream. The caller holds the lock `foreign_turn`.
+    fn query_idle(&self) -> Answer<bool> {
         let _entered = self.context.enter_relaxed()?;
         if self.may_be_captured() && is_captured(self.stream)? {
             return Ok(false);

@@ -105,7 +105,8 @@ impl Checks {
 fn look_unasked(context: &'static Context) {
     let busy: Vec<_> =
         context.completion.live_tracks().into_iter().filter(|track| track.may_be_busy()).collect();
-    if busy.is_empty() || context.look_after().is_err() {
+    // An answer that may mean a fault is asked for again until it is clear.
+    if busy.is_empty() || context.ask().is_err_and(|failed| context.is_killed_by(failed, None)) {
         return;
     }
     for track in busy {

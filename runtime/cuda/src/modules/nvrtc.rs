@@ -188,7 +188,8 @@ impl Nvrtc {
     /// Compiles `source`, the text of kernel `name`, to PTX for this virtual architecture.
     ///
     /// Keeps the PTX where `WARPLINE_KEEP_PTX` says. A source that does not compile is compiled
-    /// once with the same options: a program may launch it again and again.
+    /// once with the same options: a program may launch it again and again. So a header that is
+    /// corrected meanwhile is read in the next process, or in another folder.
     fn compile(&self, arch: c_int, lines: Lines, name: &str, source: &str) -> Result<String, String> {
         static MESSAGES: Messages = Mutex::new(BTreeMap::new());
         let mut options = vec![format!("--gpu-architecture=compute_{arch}")];
@@ -209,11 +210,14 @@ impl Nvrtc {
         lines: Lines,
         name: &str,
         source: &str,
-    ) -> Result<String, String> {
+    ) -> Result<String, Refused> {
         let options: Vec<_> =
             options.iter().map(|option| CString::new(&**option).expect("text without NUL")).collect();
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-        let text = CString::new(source).map_err(|_| "its CUDA C++ contains a NUL byte".to_owned())?;
+        let text = CString::new(source).map_err(|_| Refused {
+            is_about_the_source: true,
+            message: "its CUDA C++ contains a NUL byte".to_owned(),
+        })?;
         let file = CString::new(format!("{name}.cu")).expect("an identifier");
         let mut program = std::ptr::null_mut();
         // SAFETY: nvrtcCreateProgram reads two strings and writes a program.
@@ -228,7 +232,8 @@ impl Nvrtc {
             )
         };
         if created != 0 {
-            return Err(format!("NVRTC returned {}", self.error(created)));
+            let message = format!("NVRTC returned {}", self.error(created));
+            return Err(Refused { is_about_the_source: false, message });
         }
         // SAFETY: nvrtcCompileProgram takes a live program and as many strings as the number says.
         let compiled = unsafe { (self.compile)(program, options.len() as c_int, options.as_ptr()) };
@@ -239,12 +244,24 @@ impl Nvrtc {
             let log = without_deprecation(&self.text(program, self.log_size, self.log));
             let remedy = headers::remedy(&log, headers);
             let remedy = remedy.map_or_else(String::new, |remedy| format!("\n{remedy}"));
-            Err(format!("NVRTC returned {}:\n{log}{remedy}", self.error(compiled)))
+            Err(Refused {
+                is_about_the_source: compiled == ERROR_COMPILATION,
+                message: format!("NVRTC returned {}:\n{log}{remedy}", self.error(compiled)),
+            })
         };
         // SAFETY: nvrtcDestroyProgram takes a live program, which is not used again.
         unsafe { (self.destroy)(&raw mut program) };
         result
     }
+}
+
+/// `NVRTC_ERROR_COMPILATION`: the source does not compile. Other errors may be over the next time.
+const ERROR_COMPILATION: c_int = 6;
+
+/// The reason why there is no PTX.
+struct Refused {
+    is_about_the_source: bool,
+    message: String,
 }
 
 /// The messages about sources that do not compile, by the name, the source and the options of the
@@ -255,13 +272,16 @@ type Messages = Mutex<BTreeMap<[String; 3], String>>;
 fn told_once(
     messages: &Messages,
     attempt: [String; 3],
-    compile: impl FnOnce() -> Result<String, String>,
+    compile: impl FnOnce() -> Result<String, Refused>,
 ) -> Result<String, String> {
     if let Some(message) = messages.lock().get(&attempt) {
         return Err(message.clone());
     }
-    compile().inspect_err(|message| {
-        messages.lock().insert(attempt, message.clone());
+    compile().map_err(|Refused { is_about_the_source, message }| {
+        if is_about_the_source {
+            messages.lock().insert(attempt, message.clone());
+        }
+        message
     })
 }
 
@@ -399,17 +419,22 @@ mod tests {
         let mut compile = |attempt, result: Result<&str, &str>| {
             let ran = || {
                 made += 1;
-                result.map(str::to_owned).map_err(str::to_owned)
+                let refused = |message: &str| Refused {
+                    is_about_the_source: message.starts_with("line"),
+                    message: message.to_owned(),
+                };
+                result.map(str::to_owned).map_err(refused)
             };
             told_once(&messages, attempt, ran)
         };
         for _ in 0..3 {
             assert_eq!(compile(attempt("broken", ""), Err("line 1")), Err("line 1".into()));
             assert_eq!(compile(attempt("sound", ""), Ok("ptx")), Ok("ptx".into()));
+            assert_eq!(compile(attempt("large", ""), Err("no memory")), Err("no memory".into()));
         }
         // With a folder of headers added.
         assert_eq!(compile(attempt("broken", "--include-path=/new"), Ok("ptx")), Ok("ptx".into()));
-        assert_eq!(made, 1 + 3 + 1);
+        assert_eq!(made, 1 + 3 + 3 + 1);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) struct Enqueuing {
 impl Enqueuing {
     /// Begins to trace the op, after its submission and with the context current.
     pub(crate) fn begin(track: &Arc<Track>, stream: CUstream, ticket: Ticket, site: Site) -> Self {
-        track.is_in_foreign_turn(true);
+        track.foreign_begins();
         Enqueuing {
             track: track.clone(),
             stream,
@@ -40,7 +40,7 @@ impl Enqueuing {
 
 impl Drop for Enqueuing {
     fn drop(&mut self) {
-        self.track.is_in_foreign_turn(false);
+        self.track.foreign_ends(self.ticket);
         let Some(begun) = self.begun.take() else { return };
         let context = self.track.context;
         // The foreign code may have left another context current.

@@ -31,7 +31,7 @@ impl fmt::Display for MemorySnapshot {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (stats, pinned) = (&self.stats, &self.pinned);
         if stats.is_lost {
-            writeln!(f, "memory of {}, which has failed: what it held is lost", self.device)?;
+            writeln!(f, "memory of {}, which cannot be used any more: what it held is lost", self.device)?;
         }
         row(f, &format!("memory of {}", self.device), &["now", "peak"])?;
         sizes(f, "allocated", &[stats.allocated_bytes, stats.peak_allocated_bytes])?;
