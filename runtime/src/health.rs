@@ -1,4 +1,4 @@
-//! What a device or a runtime says about itself: ready, shutting down, or failing.
+//! The state that a device or a runtime reports: ready, shutting down, or failing.
 //!
 //! The state only moves forwards, from ready to shutting down to failing. It may skip shutting
 //! down.

@@ -1,9 +1,9 @@
 //! The cores that Warpline's own threads run on: those of the main thread of the process.
 //!
-//! A new thread inherits the cores of the thread that starts it. Threads are started where a program
-//! first needs them, which may be on a worker that the program pinned to one core. All of Warpline's
-//! threads would then share that core for good. Asking for all cores instead would leave those to
-//! which `taskset` limits the process.
+//! A new thread inherits the cores of the thread that starts it. Threads are started where a
+//! program first needs them, which may be on a worker that the program pinned to one core. All of
+//! Warpline's threads would then share that core for good. Asking for all cores instead would leave
+//! those to which `taskset` limits the process.
 
 /// Moves the calling thread to the cores of the main thread. If the system refuses, or does not say
 /// which they are, the thread stays where it is.
@@ -26,7 +26,7 @@ pub fn follow_main_thread() {
 /// Returns how many threads can run at the same time on the cores of the main thread.
 pub fn cores() -> usize {
     let here = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // What the standard library returns is for the thread that asks.
+    // The standard library answers for the thread that asks.
     let there = std::thread::Builder::new().name("warpline-cores".into()).spawn(move || {
         follow_main_thread();
         here()

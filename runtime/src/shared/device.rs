@@ -26,7 +26,7 @@ pub(crate) struct DeviceShared {
     pub(crate) runtime: Arc<RuntimeShared>,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) health: Arc<Health>,
-    /// What the device says of its health.
+    /// The state of its health, as it is reported.
     pub(crate) reported: Arc<Reported>,
     pub(crate) memory: DeviceMemory,
     pub(crate) pinned: Arc<PinnedPool>,

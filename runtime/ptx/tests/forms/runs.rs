@@ -116,7 +116,7 @@ fn stores_write_the_elements_of_each_lane() {
     for (size, n) in SHAPES {
         // The lanes of the other places overwrite each other.
         for (name, places) in PLACES.into_iter().filter(|(_, places)| places(0) != places(16)) {
-            // Which of several lanes stores last is open on a GPU.
+            // On a GPU it is open which of several lanes stores last.
             let are_apart = (0..32).all(|lane| (0..lane).all(|other| places(other) != places(lane)));
             if driver::is_asked() && !are_apart {
                 continue;
