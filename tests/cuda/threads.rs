@@ -181,8 +181,8 @@ fn threads_run_on_the_cores_of_the_main_thread() {
             let (_, cores) = found.unwrap_or_else(|| panic!("{name} is not in {threads:?}"));
             assert_eq!(*cores, all, "{name}");
         }
-        // As under `taskset`. Threads that exist stay where they are, but each runtime has workers
-        // of its own.
+        // As under `taskset`. Earlier threads stay where they are, but each runtime has its own
+        // workers.
         pin(main, last);
         pin(0, first);
         let runtime = Runtime::builder().build().unwrap();
