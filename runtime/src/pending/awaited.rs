@@ -52,6 +52,10 @@ impl Awaited {
         if self.core.timeline.settle(self.place.ticket) {
             return self.is_done();
         }
+        if self.core.timeline.reached(self.place.ticket) {
+            // Another thread is completing it. The failure concerns only later work.
+            return Ok(false);
+        }
         Err(fault.clone())
     }
 
