@@ -167,15 +167,10 @@ fn run(call: &Call, changes: &[(usize, Change)]) -> Result<()> {
 
 #[test]
 fn every_single_call_gives_its_values_or_an_error_with_a_reason() {
-    within_a_minute(|| {
-        let config = ProptestConfig {
-            cases: count(1_000, 4_000),
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        };
-        proptest!(config, |((call, changes) in calls())| {
-            run(&call, &changes).unwrap();
-        });
+    let config =
+        ProptestConfig { cases: count(1_000, 4_000), failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |((call, changes) in calls())| {
+        within_a_minute(move || run(&call, &changes).unwrap());
     });
 }
 

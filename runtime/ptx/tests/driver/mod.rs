@@ -12,11 +12,24 @@
 
 use cudarc::driver::{result, sys};
 use std::ffi::{CString, c_void};
+use std::sync::OnceLock;
 use warpline_ptx::Config;
 
 /// Returns whether kernels run on the driver.
 pub(crate) fn is_asked() -> bool {
     std::env::var_os("WARPLINE_PTX_DRIVER").is_some_and(|value| value == "1")
+}
+
+/// Returns whether kernels run on a GPU: on a driver that is not the software driver, which runs
+/// them on the executor.
+#[allow(dead_code, reason = "not all test binaries expect something else of a GPU")]
+pub(crate) fn is_gpu() -> bool {
+    static IS_GPU: OnceLock<bool> = OnceLock::new();
+    let name = || {
+        result::init()?;
+        result::device::get_name(result::device::get(0)?)
+    };
+    is_asked() && *IS_GPU.get_or_init(|| name().is_ok_and(|name| !name.to_lowercase().contains("software")))
 }
 
 /// Runs a kernel on copies of `arrays`, then writes their contents back. From the addresses of the

@@ -106,7 +106,7 @@ impl Format {
             }
             Real::Nan | Real::Infinity(_) => false,
         };
-        Some(if driver::is_asked() && is_tiny { bits & self.sign() } else { self.flush(bits) })
+        Some(if driver::is_gpu() && is_tiny { bits & self.sign() } else { self.flush(bits) })
     }
 }
 
