@@ -4,6 +4,7 @@ use crate::support::says;
 use crate::{contract, refused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use warpline::kernels;
 use warpline::prelude::*;
 
 contract! {
@@ -111,5 +112,30 @@ contract! {
         stream.synchronize().await?;
         assert_eq!(count.load(Ordering::SeqCst), 10);
         assert_eq!(Arc::strong_count(&count), 1, "and the closures are gone");
+    }
+}
+
+/// More functions wait than there are workers. On a GPU they share a thread as well.
+#[test]
+fn functions_that_wait_stop_no_kernel_and_no_copy() {
+    for mode in [OrderMode::Deny, OrderMode::Warn, OrderMode::Wait, OrderMode::Off] {
+        let runtime = Runtime::builder().order(mode).workers(1).cpu_devices(2).build().unwrap();
+        let [device, another] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap());
+        let waiting = [device.new_stream().unwrap(), device.new_stream().unwrap()].map(|stream| {
+            let (go, gone) = std::sync::mpsc::channel();
+            (stream.call(move || gone.recv().unwrap()), go)
+        });
+        let stream = device.new_stream().unwrap();
+        let x = stream.alloc::<f32>(4).unwrap();
+        stream.fill(&x, 1.0).blocking_wait().unwrap();
+        stream.launch(kernels::relu(4, &x, &x), LaunchConfig::for_elements(4u32)).blocking_wait().unwrap();
+        assert_eq!(stream.read(&x).blocking_wait().unwrap(), [1.0; 4], "{mode:?}");
+        assert_eq!(another.new_stream().unwrap().call(|| 7).blocking_wait().unwrap(), 7);
+        let behind = stream.call(|| 5);
+        for (called, go) in waiting {
+            go.send(3).unwrap();
+            assert_eq!(called.blocking_wait().unwrap(), 3);
+        }
+        assert_eq!(behind.blocking_wait().unwrap(), 5);
     }
 }

@@ -173,10 +173,12 @@ fn threads_run_on_the_cores_of_the_main_thread() {
         let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
         assert_eq!(cpu.properties().multiprocessors as usize, parallel);
         for device in [&gpu, &cpu] {
-            device.new_stream().unwrap().call(|| ()).blocking_wait().unwrap();
+            let stream = device.new_stream().unwrap();
+            stream.call(|| ()).blocking_wait().unwrap();
+            stream.fill(&stream.alloc::<u8>(8).unwrap(), 1).blocking_wait().unwrap();
         }
         let threads = our_threads();
-        for name in ["warpline-reacto", "warpline-cuda0", "warpline-cpu-0"] {
+        for name in ["warpline-reacto", "warpline-cuda0", "warpline-cpu-0", "warpline-call-0"] {
             let found = threads.iter().find(|(thread, _)| thread == name);
             let (_, cores) = found.unwrap_or_else(|| panic!("{name} is not in {threads:?}"));
             assert_eq!(*cores, all, "{name}");
@@ -188,7 +190,10 @@ fn threads_run_on_the_cores_of_the_main_thread() {
         let runtime = Runtime::builder().build().unwrap();
         let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
         assert_eq!(cpu.properties().multiprocessors, 1);
-        let cores = cpu.new_stream().unwrap().call(|| cores_of(0)).blocking_wait().unwrap();
-        assert_eq!(cores, [last]);
+        let stream = cpu.new_stream().unwrap();
+        assert_eq!(stream.call(|| cores_of(0)).blocking_wait().unwrap(), [last]);
+        stream.fill(&stream.alloc::<u8>(8).unwrap(), 1).blocking_wait().unwrap();
+        let threads = our_threads();
+        assert!(threads.iter().any(|thread| *thread == ("warpline-cpu-0".into(), vec![last])), "{threads:?}");
     });
 }

@@ -22,6 +22,9 @@ mod idle;
 #[path = "../../../runtime/order/src/ledger.rs"]
 mod ledger;
 #[cfg(test)]
+#[path = "../../../runtime/cpu/src/line.rs"]
+mod line;
+#[cfg(test)]
 #[path = "../../../runtime/cpu/src/strand.rs"]
 mod strand;
 #[cfg(test)]
@@ -96,6 +99,7 @@ mod models {
     mod following;
     mod idle;
     mod ledger;
+    mod line;
     mod strand;
     mod timeline;
 }

@@ -5,6 +5,7 @@ use super::awake::Yields;
 use super::claims::Claims;
 use super::fault_plan::Planned;
 use super::kernels::Kernels;
+use super::line::Line;
 use super::memory::Memory;
 use super::seeded::Seeded;
 use super::stream::CpuStream;
@@ -87,6 +88,7 @@ impl CpuBackend {
             kernels: Kernels::new(self.kernels),
             memory: Memory::new(options.total_bytes),
             yields: Yields::default(),
+            host_line: Line::new(),
             closing: AtomicBool::new(false),
         })))
     }
@@ -175,7 +177,7 @@ impl CpuBackend {
     fn device_closed(&self) {
         if self.open_devices.fetch_sub(1, Ordering::AcqRel) == 1 {
             match &self.runner {
-                Runner::Threads(pool) => pool.close(),
+                Runner::Threads(pool) => pool.idle.close(),
                 Runner::Seeded(seeded) => seeded.close(),
             }
         }
@@ -201,6 +203,8 @@ pub(super) struct Device {
     pub(super) kernels: Kernels,
     pub(super) memory: Memory,
     pub(super) yields: Yields,
+    /// The strands whose next op is a host function. Empty under a seeded schedule.
+    pub(super) host_line: Line<Arc<CpuStream>>,
     closing: AtomicBool,
 }
 
@@ -215,6 +219,7 @@ impl Device {
     /// Stops accepting work. The backend stops when all its devices are closed.
     pub(super) fn close(&self) {
         if !self.closing.swap(true, Ordering::AcqRel) {
+            self.host_line.close();
             self.backend.device_closed();
         }
     }
@@ -225,6 +230,7 @@ impl Device {
     pub(super) fn fail(&self, error: Error) {
         self.health.fail(error);
         self.kernels.stop();
+        self.empty_host_line();
         for stream in self.backend.timelines.streams(Some(self.id)) {
             std::task::Wake::wake(stream);
         }

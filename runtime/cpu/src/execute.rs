@@ -34,7 +34,7 @@ pub(super) unsafe fn execute(
         Command::StagedCopy(_) => unreachable!("another device copies from and to a CPU device"),
         // SAFETY: `fill_rows` needs what our caller promises.
         Command::Fill(fill) => unsafe { fill_rows(fill) },
-        Command::Call(function) => {
+        Command::Call(function) | Command::HostWork(function) => {
             let function = std::mem::replace(&mut function.0, Box::new(|| {}));
             let _calling = reentry::calling(Caller::HostFunction);
             function();

@@ -39,13 +39,22 @@
 //! Copies and fills, up to a number of bytes (`Attention` in `workers.rs`). Their worker stays
 //! attentive and runs what they make ready on other streams itself: waking another worker takes
 //! longer than a small copy, and on few cores it takes a core from the thread that loads data. A
-//! host function is never quick, because it may wait for another stream. Nor is a kernel, whose
-//! length depends on its operands: a declaration that calls it quick could be wrong, and new work
-//! would then wait beside idle cores.
+//! kernel is never quick, because its length depends on its operands: a declaration that calls it
+//! quick could be wrong, and new work would then wait beside idle cores. Nor is a host function,
+//! where a worker calls it, because it may wait for another stream.
 //!
 //! Several attentive workers would each spin on a core of their own. On two cores, these are the
 //! cores of the thread that loads and of the thread that enqueues. So one worker is awake at a
 //! time, and for 50 µs at most.
+//!
+//! # Work that is away
+//! At a shutdown the last worker to enter the list ends them all, unless strands are with a thread
+//! that is no worker and may still send some back (`away`). A strand counts from before it is given
+//! to that thread until after it was put into a run queue or became idle. The thread that lowers
+//! the count to zero does this: **lower it, fence, look** at `closing`; if that is set, unpark all
+//! workers. A worker that parks looks at the count too, after its fence. So it sees the zero, or
+//! the other thread finds it in the list. A shutdown does this: **set `closing`, unpark all
+//! workers**.
 //!
 //! # Lock order
 //! `sleepers` is a leaf: nothing is acquired, run or unparked under it.
@@ -62,6 +71,8 @@ pub(crate) struct Idle {
     /// Changed under the lock.
     waking: AtomicUsize,
     sleepers: Mutex<Vec<(usize, Unparker)>>,
+    away: AtomicUsize,
+    closing: AtomicBool,
 }
 
 /// The result of bringing new work.
@@ -101,6 +112,8 @@ impl Idle {
             parked: AtomicUsize::new(0),
             waking: AtomicUsize::new(0),
             sleepers: Mutex::new(Vec::new()),
+            away: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
         }
     }
 
@@ -197,6 +210,41 @@ impl Idle {
         self.parked.store(sleepers.len(), Ordering::Relaxed);
         drop(sleepers);
         fence(Ordering::SeqCst); // weaken: get-up-then-look
+    }
+
+    /// Counts a strand that is about to be given to a thread that is no worker.
+    pub(crate) fn goes_away(&self) {
+        self.away.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes `count` such strands out of the count. They were put into a run queue, or became idle.
+    pub(crate) fn is_back(&self, count: usize) {
+        let before = self.away.fetch_sub(count, Ordering::AcqRel);
+        if before != count || count == 0 {
+            return;
+        }
+        fence(Ordering::SeqCst); // weaken: back-then-look
+        if self.is_closing() {
+            self.wake_everybody();
+        }
+    }
+
+    /// Returns true if a thread that is no worker may still put strands into a run queue. The
+    /// strands that it has put there are visible to a caller that gets false.
+    pub(crate) fn is_work_away(&self) -> bool {
+        self.away.load(Ordering::Acquire) > 0
+    }
+
+    /// Tells the workers to exit once nothing can run any more.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        // A worker that enters the list after this sees the store, because of the list's lock.
+        self.wake_everybody();
+    }
+
+    /// Returns true after [`close`](Self::close).
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// Unparks all sleeping workers.

@@ -1,9 +1,10 @@
 //! The CPU device: a real asynchronous device that needs nothing installed.
 //!
 //! Submitting returns before the work has run. Each stream is a serial queue, called a strand.
-//! Under [`Schedule::Threads`] a small pool of worker threads runs the strands. Under
-//! [`Schedule::Seeded`] the polling threads run them, in an order drawn from a seed. The device
-//! checks nothing: its callers have already checked shapes, ranges and order.
+//! Under [`Schedule::Threads`] a small pool of worker threads runs the strands, and one thread for
+//! each device calls their host functions. Under [`Schedule::Seeded`] the polling threads run them,
+//! in an order drawn from a seed. The device checks nothing: its callers have already checked
+//! shapes, ranges and order.
 //!
 //! All devices made from one [`CpuBackend`] share its workers, its address space and therefore its
 //! claim table. A fault stays on its device, with one exception: a stream that waits for work
@@ -14,6 +15,7 @@
 //! | `strand` | a serial queue with at most one owner, and the rules for passing it on |
 //! | `stream`, `failing` | how an owner runs, parks and purges a strand; a stream's errors |
 //! | `workers`, `idle` | the worker threads, and how they wait |
+//! | `host_thread`, `line` | the thread that calls host functions, and how strands wait for it |
 //! | `seeded`, `choose` | the schedule without threads, and its choice of the next stream |
 //! | `backend` | the state shared by devices, and by the streams of a device |
 //! | `claims` | the claims that keep unordered ops apart |
@@ -35,9 +37,11 @@ mod claims;
 mod execute;
 mod failing;
 mod fault_plan;
+mod host_thread;
 mod idle;
 mod kernel_options;
 mod kernels;
+mod line;
 mod memory;
 mod replay;
 mod report;

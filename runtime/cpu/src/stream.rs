@@ -119,6 +119,11 @@ impl CpuStream {
                     }
                     _ => {}
                 }
+                if is_host_function(head) && self.device.host_line.is_served() {
+                    attention.stop(pool, backend);
+                    self.strand.yield_turn(batch);
+                    return self.device.send_to_host_thread(pool, self.clone());
+                }
                 if let Some(claims) = &head.claims
                     && !backend.claims.try_claim(self.number, claims)
                 {
@@ -179,6 +184,41 @@ impl CpuStream {
                 std::thread::yield_now();
             }
             self.look_out(awaited, pool, attention);
+            if !self.strand.take(batch) {
+                return;
+            }
+        }
+    }
+
+    /// Calls the host functions at the head of the strand, on the thread that calls those of its
+    /// device. Sends the strand to a run queue for anything else. `batch` is the thread's spare
+    /// deque, empty before and after.
+    pub(super) fn call_functions(self: &Arc<Self>, batch: &mut VecDeque<Submission>, pool: &Pool) {
+        let mut left = OPS_PER_TURN;
+        self.strand.begin(batch);
+        loop {
+            while let Some(head) = batch.front_mut() {
+                if let Some(cause) = self.device.health.fault() {
+                    self.purge(batch, cause);
+                    break;
+                }
+                if !is_host_function(head) {
+                    self.strand.yield_turn(batch);
+                    return self.schedule();
+                }
+                if left == 0 && self.device.host_line.has_waiting() {
+                    self.strand.yield_turn(batch);
+                    return self.device.send_to_host_thread(pool, self.clone());
+                }
+                let ticket = head.reaches();
+                if let Err(error) = self.run_op(head) {
+                    self.device.fail(error);
+                    continue;
+                }
+                batch.pop_front();
+                self.timeline.complete(ticket);
+                left = left.checked_sub(1).unwrap_or(OPS_PER_TURN);
+            }
             if !self.strand.take(batch) {
                 return;
             }
@@ -303,9 +343,20 @@ impl CpuStream {
         self.bury(cause);
     }
 
-    /// Purges the strand after a panic of its owner's run, on a device that has failed. Called by
-    /// that owner.
-    pub(super) fn give_up(&self, batch: &mut VecDeque<Submission>) {
+    /// Fails the device after a panic of the owner's run, and purges the strand. Called by that
+    /// owner.
+    ///
+    /// The panic is not one of a twin or host function, which is caught where that runs. It may be
+    /// that of a `tracing` subscriber, for example. The effects of the op are unknown, so its
+    /// device cannot continue. The thread and the other devices can.
+    #[cold]
+    pub(super) fn end_after_panic(&self, batch: &mut VecDeque<Submission>) {
+        self.device.fail(self.broken());
+        let _ = catch_unwind(AssertUnwindSafe(|| self.give_up(batch)));
+        batch.clear();
+    }
+
+    fn give_up(&self, batch: &mut VecDeque<Submission>) {
         let cause = self.device.health.fault().expect("a panic of a run fails the device");
         self.purge(batch, cause);
         while !self.strand.rest_if_empty() {
@@ -339,6 +390,12 @@ impl CpuStream {
     }
 }
 
+/// Returns true for a host function. None has operands, so none has memory to claim.
+#[inline]
+fn is_host_function(work: &Submission) -> bool {
+    matches!(work.command, Command::Call(_)) && work.claims.as_ref().is_none_or(|claims| claims.is_empty())
+}
+
 /// Wakes the strand when its wait ends: the strand becomes ready and goes to a run queue.
 impl Wake for CpuStream {
     fn wake(self: Arc<Self>) {
@@ -363,8 +420,15 @@ unsafe impl DriverStream for CpuStream {
         if let Command::Launch(launch) = &work.command {
             self.device.kernels.prepare(launch.kernel, Some(&launch.config))?;
         }
+        let is_host_function = is_host_function(&work);
         if self.strand.push(work) {
-            self.device.backend.schedule(self.me());
+            // The strand was empty, so `work` is its next op.
+            match &self.device.backend.runner {
+                Runner::Threads(pool) if is_host_function && self.device.host_line.is_served() => {
+                    self.device.send_to_host_thread(pool, self.me());
+                }
+                _ => self.device.backend.schedule(self.me()),
+            }
         }
         Ok(())
     }

@@ -90,9 +90,21 @@ impl TestStream {
     }
 
     fn launch_of(&self, kernel: &'static Kernel) -> Point {
+        self.launch_with(kernel, Args::new())
+    }
+
+    fn launch_with(&self, kernel: &'static Kernel, args: Args) -> Point {
         let config = LaunchConfig::for_elements(1u32);
-        let launch = Launch { kernel, config, args: Args::new(), extras: None };
+        let launch = Launch { kernel, config, args, extras: None };
         self.submit_as(&kernel.name, Command::Launch(launch), None)
+    }
+
+    /// Launches a kernel whose twin calls `f`. A worker runs it, unlike a host function.
+    fn call_on_a_worker(&self, f: impl FnOnce() + Send + 'static) -> Point {
+        static CALLS_MADE: AtomicU64 = AtomicU64::new(0);
+        let number = CALLS_MADE.fetch_add(1, Ordering::Relaxed);
+        TO_CALL.lock().push((number, Box::new(f)));
+        self.launch_with(&CALLS, Args::from_slice(&[Arg::scalar(number)]))
     }
 
     /// Blocks until `point` is reached or `health` has failed. Returns true if it was reached.
@@ -137,6 +149,26 @@ static LOOKS: Kernel = Kernel {
     library: None,
     twin: Some(|_: &[Arg]| {
         ALLOWED.lock().push(TwinThreads::current().map_or(0, |threads| threads.most()));
+    }),
+    tolerance: 0.0,
+    compared: &COMPARED,
+};
+
+/// The functions that the twin of `CALLS` calls, by the number that is its argument.
+static TO_CALL: Mutex<Vec<(u64, Function)>> = Mutex::new(Vec::new());
+type Function = Box<dyn FnOnce() + Send>;
+static CALLS: Kernel = Kernel {
+    name: "calls",
+    params: &[],
+    in_place: false,
+    source: Source::None,
+    library: None,
+    twin: Some(|args: &[Arg]| {
+        let mut to_call = TO_CALL.lock();
+        let at = to_call.iter().position(|(number, _)| *number == args[0].to_scalar::<u64>());
+        let (_, f) = to_call.swap_remove(at.expect("it is called once"));
+        drop(to_call);
+        f();
     }),
     tolerance: 0.0,
     compared: &COMPARED,
@@ -257,7 +289,7 @@ fn every_ready_strand_is_counted_once() {
         for stream in &streams {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    let done = stream.call(|| {});
+                    let done = stream.launch();
                     assert!(stream.finish(&done, rig.health(0)));
                 }
             });
@@ -271,13 +303,13 @@ fn who_polls_is_told_how_the_workers_rest() {
     let rig = Rig::new(Schedule::Threads);
     let stream = rig.stream("a");
     let rest = || rig.backend.pool().expect("threads").rest();
-    let done = stream.call(|| {});
+    let done = stream.launch();
     assert!(stream.finish(&done, rig.health(0)));
     all_are_asleep(&rig);
     assert_eq!(rest(), Rest::Asleep);
     let (entered, is_in) = mpsc::channel();
     let (open, opened) = mpsc::channel::<()>();
-    let held = stream.call(move || {
+    let held = stream.call_on_a_worker(move || {
         entered.send(()).unwrap();
         opened.recv().unwrap();
     });
@@ -576,10 +608,137 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
     }
 }
 
+#[test]
+fn functions_that_wait_delay_each_other_and_nothing_else() {
+    let options = BackendOptions { threads: Some(1), ..BackendOptions::default() };
+    let rig = Rig::of(CpuBackend::new(options), &[DeviceOptions::default(), DeviceOptions::default()]);
+    let waiting = [0, 1, 2, 3].map(|n| {
+        let (send, receive) = mpsc::channel::<()>();
+        let stream = rig.stream(&format!("waits {n}"));
+        // The second two reach their functions through a worker.
+        if n >= 2 {
+            stream.launch();
+        }
+        let done = stream.call(move || receive.recv().unwrap());
+        (send, stream, done)
+    });
+    let (busy, delayed, elsewhere) =
+        (rig.stream("busy"), rig.stream("delayed"), rig.stream_on(1, "elsewhere"));
+    assert!(busy.finish(&busy.launch(), rig.health(0)));
+    assert!(elsewhere.finish(&elsewhere.call(|| {}), rig.health(1)));
+    let behind = delayed.call(|| {});
+    assert!(busy.finish(&busy.launch(), rig.health(0)));
+    assert!(!behind.timeline.reached(behind.ticket), "one thread calls the functions of a device");
+    for (send, stream, done) in &waiting {
+        send.send(()).unwrap();
+        assert!(stream.finish(done, rig.health(0)));
+    }
+    assert!(delayed.finish(&behind, rig.health(0)));
+}
+
+#[test]
+fn functions_keep_their_place_between_kernels() {
+    for schedule in BOTH {
+        let rig = Rig::new(schedule);
+        let (a, order) = (rig.stream("a"), Arc::new(Mutex::new(Vec::new())));
+        for n in 0..500 {
+            let order = order.clone();
+            let note = move || order.lock().push(n);
+            if n % 5 < 3 {
+                a.call(note)
+            } else {
+                a.call_on_a_worker(note)
+            };
+        }
+        assert!(a.finish(&a.launch(), rig.health(0)));
+        assert_eq!(*order.lock(), (0..500).collect::<Vec<_>>());
+    }
+}
+
+/// A stream that never runs out of functions lets those of another stream run.
+#[test]
+fn streams_take_turns_with_their_functions() {
+    let rig = Rig::new(Schedule::Threads);
+    let (a, b) = (rig.stream("a"), rig.stream("b"));
+    let (start, started) = mpsc::channel::<()>();
+    a.call(move || started.recv().unwrap());
+    let counted = Arc::new(AtomicU32::new(0));
+    for _ in 0..1000 {
+        let counted = counted.clone();
+        a.call(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    let seen = counted.clone();
+    let (tell, told) = mpsc::channel();
+    b.call(move || tell.send(seen.load(Ordering::Relaxed)).unwrap());
+    start.send(()).unwrap();
+    assert!(told.recv().unwrap() < 1000);
+    assert!(a.finish(&a.launch(), rig.health(0)));
+}
+
+#[test]
+fn a_function_that_runs_at_a_shutdown_may_end_what_others_wait_for() {
+    for via_worker in [false, true] {
+        let rig = Rig::new(Schedule::Threads);
+        let (held, opens) = (rig.stream("held"), rig.stream("opens"));
+        let (gate, (go, gone)) = (gate(), mpsc::channel::<()>());
+        held.wait(&gate);
+        let behind = held.launch();
+        if via_worker {
+            opens.launch();
+        }
+        opens.call({
+            let timeline = gate.timeline.clone();
+            move || {
+                gone.recv().unwrap();
+                timeline.complete(1);
+            }
+        });
+        all_are_asleep(&rig);
+        rig.devices[0].0.shut_down();
+        go.send(()).unwrap();
+        assert!(held.finish(&behind, rig.health(0)));
+        until(|| rig.backend.pool().unwrap().alive() == 0);
+        assert!(rig.health(0).fault().is_none(), "{:?}", rig.health(0).fault());
+    }
+}
+
+#[test]
+fn functions_of_a_device_that_fails_are_dropped_although_one_still_waits() {
+    let rig = Rig::with(Schedule::Threads, &[DeviceOptions::default(), DeviceOptions::default()]);
+    let (a, b, elsewhere) = (rig.stream("a"), rig.stream("b"), rig.stream_on(1, "elsewhere"));
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel::<()>();
+    a.call(move || {
+        tell.send(()).unwrap();
+        // The sender is dropped with the function behind, unrun.
+        assert!(gone.recv().is_err());
+    });
+    told.recv().unwrap();
+    let behind = b.call(move || go.send(()).unwrap());
+    elsewhere.wait(&behind);
+    let follows = elsewhere.launch();
+    rig.devices[0].0.0.fail(Error::new(ErrorKind::Fault, "the test asked for it"));
+    assert!(!b.finish(&behind, rig.health(0)));
+    assert!(!elsewhere.finish(&follows, rig.health(1)));
+    // Also one that comes later.
+    let (tell, told) = mpsc::channel();
+    let late = Submission {
+        ticket: 100,
+        site: Site::here(&"late"),
+        command: Command::Call(HostFn(Box::new(move || tell.send(()).unwrap()))),
+        claims: None,
+    };
+    // SAFETY: the command names no memory.
+    assert!(unsafe { b.handle.submit(late) }.is_err());
+    assert!(told.recv().is_err());
+}
+
 /// Checks that an attentive worker that becomes busy wakes another one, because work submitted in
 /// the meantime woke none.
 #[test]
-fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
+fn a_kernel_that_waits_for_another_stream_does_not_keep_that_one_from_running() {
     let Some(rig) = two_workers() else { return };
     let (a, b) = (rig.stream("a"), rig.stream("b"));
     for round in 0..3000 {
@@ -587,11 +746,11 @@ fn a_function_that_waits_for_another_stream_does_not_keep_that_one_from_running(
         for _ in 0..round % 7 {
             a.submit_as(&"stamp", Command::Stamp(Arc::default()), None);
         }
-        let waits = a.call(move || receive.recv().unwrap());
+        let waits = a.call_on_a_worker(move || receive.recv().unwrap());
         if round % 3 == 0 {
             std::thread::yield_now();
         }
-        let sends = b.call(move || send.send(()).unwrap());
+        let sends = b.call_on_a_worker(move || send.send(()).unwrap());
         assert!(a.finish(&waits, rig.health(0)));
         assert!(b.finish(&sends, rig.health(0)));
     }
@@ -678,7 +837,7 @@ impl Met {
     fn meet(self, stream: &TestStream) -> Point {
         let Met(heard, answer) = self;
         heard.recv().unwrap();
-        stream.call(move || answer.send(()).unwrap())
+        stream.call_on_a_worker(move || answer.send(()).unwrap())
     }
 }
 
@@ -699,7 +858,8 @@ impl Wake for Meets {
 fn workers_leave_after_a_shutdown() {
     let rig = Rig::new(Schedule::Threads);
     let stream = rig.stream("a");
-    let done = stream.call(|| {});
+    stream.call(|| {});
+    let done = stream.launch();
     assert!(stream.finish(&done, rig.health(0)));
     rig.devices[0].0.shut_down();
     until(|| rig.backend.pool().unwrap().alive() == 0);

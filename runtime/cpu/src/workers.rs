@@ -6,10 +6,10 @@
 //!
 //! # Shutdown
 //! Closing wakes all workers. The worker that is last to park, with empty run queues, knows that
-//! nothing can run any more without outside help. It reports strands that are held at a gate, which
-//! fails their devices and wakes the strands to be purged. When there is nothing to report, the
-//! workers exit. Work that still arrives after that, from a submit that raced with the shutdown,
-//! starts a worker as the first work did.
+//! nothing can run any more without outside help, unless a host function still runs or is about to.
+//! It reports strands that are held at a gate, which fails their devices and wakes the strands to
+//! be purged. When there is nothing to report, the workers exit. Work that still arrives after
+//! that, from a submit that raced with the shutdown, starts a worker as the first work did.
 
 use super::backend::CpuBackend;
 use super::idle::{Bed, Brought, Idle, Rest};
@@ -44,7 +44,6 @@ pub(super) struct Pool {
     limit: usize,
     awake_for: Duration,
     numbered: AtomicUsize,
-    closing: AtomicBool,
     finished: AtomicBool,
 }
 
@@ -67,7 +66,6 @@ impl Pool {
             limit,
             awake_for,
             numbered: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
             finished: AtomicBool::new(false),
         }
     }
@@ -161,13 +159,6 @@ impl Pool {
                 backend.fail_all(&error);
             }
         }
-    }
-
-    /// Asks the workers to exit once nothing can run any more.
-    pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-        self.idle.wake_everybody();
     }
 
     /// Spins until there is work or `also` returns `true`. Returns `false` if that takes longer
@@ -274,7 +265,11 @@ impl Attention {
                 Some(0)
             }
             // The duration of a kernel is unknown, and a function may wait for another stream.
-            Command::Launch(_) | Command::Call(_) | Command::Graph(_) | Command::StagedCopy(_) => None,
+            Command::Launch(_)
+            | Command::Call(_)
+            | Command::HostWork(_)
+            | Command::Graph(_)
+            | Command::StagedCopy(_) => None,
         };
         let left = bytes.and_then(|bytes| self.left_bytes.checked_sub(bytes as usize + Self::OP_BYTES));
         match left {
@@ -340,13 +335,8 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
             }
             let ran = catch_unwind(AssertUnwindSafe(|| stream.run(&mut batch, pool, &mut attention)));
             if ran.is_err() {
-                // The panic is not one of a twin or host function, which is caught where that runs.
-                // It may be that of a `tracing` subscriber, for example. The effects of the op are
-                // unknown, so its device cannot continue. This worker and the other devices can.
                 attention.stop(pool, backend);
-                stream.device.fail(stream.broken());
-                let _ = catch_unwind(AssertUnwindSafe(|| stream.give_up(&mut batch)));
-                batch.clear();
+                stream.end_after_panic(&mut batch);
             }
             continue;
         }
@@ -362,7 +352,7 @@ fn work(backend: &Arc<CpuBackend>, me: usize) {
         let Bed::Made(in_bed) = pool.idle.make_bed(me, parker.unparker(), || pool.has_work()) else {
             continue;
         };
-        if pool.closing.load(Ordering::Acquire) {
+        if pool.idle.is_closing() && !pool.idle.is_work_away() {
             if in_bed == pool.alive.load(Ordering::Acquire) {
                 pool.idle.leave_bed(me);
                 if !pool.lanes_are_empty() || backend.report_stuck() || pool.has_work() {

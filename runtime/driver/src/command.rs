@@ -75,8 +75,12 @@ pub enum Command {
     Edge(Point),
     /// Does nothing. A wait whose order holds already takes its ticket this way.
     Elided,
-    /// Calls a host function in stream order.
+    /// Calls a host function in stream order. It may wait, and may delay those of other streams.
     Call(HostFn),
+    /// Calls a function that does the work of other code, such as another library, in stream order.
+    /// It runs beside the kernels of other streams, as a kernel does. A device that lends its raw
+    /// streams gets none of these.
+    HostWork(HostFn),
     /// Records the time at which the stream reaches this command.
     Stamp(Arc<Stamp>),
     /// Does nothing. Other code enqueues the work of this ticket on the raw stream.
@@ -89,7 +93,7 @@ impl Command {
     /// lock.
     #[cold]
     pub fn drop_elsewhere(self) {
-        if let Command::Call(_) | Command::StagedCopy(_) = self {
+        if let Command::Call(_) | Command::HostWork(_) | Command::StagedCopy(_) = self {
             crate::background::detach(move || drop(self));
         }
     }
@@ -102,7 +106,7 @@ impl Command {
             Command::Launch(_) => "kernel",
             Command::Graph(_) => "graph",
             Command::Wait(_) | Command::Edge(_) | Command::Elided => "wait",
-            Command::Call(_) => "call",
+            Command::Call(_) | Command::HostWork(_) => "call",
             Command::Stamp(_) => "stamp",
             Command::Foreign => "foreign",
         }
@@ -128,6 +132,7 @@ impl Command {
             | Command::Edge(_)
             | Command::Elided
             | Command::Call(_)
+            | Command::HostWork(_)
             | Command::Stamp(_)
             | Command::Foreign => 0,
         }

@@ -89,8 +89,10 @@ pub fn work_of(command: Command) -> Result<Work, &'static str> {
         Command::Wait(_) | Command::Edge(_) | Command::Elided => {
             Err("it waits for work outside the graph; wait before a launch")
         }
-        Command::Foreign => Err("a capture cannot see what foreign work enqueues; do it between \
-            launches"),
+        Command::Foreign | Command::HostWork(_) => {
+            Err("a capture cannot see what foreign work enqueues; do it between \
+            launches")
+        }
     }
 }
 

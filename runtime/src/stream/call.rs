@@ -76,8 +76,10 @@ impl Stream {
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued
     /// after.
     ///
-    /// `f` runs on a thread of the driver. It delays later work on this stream, and may delay host
-    /// functions of other streams.
+    /// `f` runs on a thread of the driver. It may wait: that delays later work on this stream, and
+    /// host functions of other streams of the device, but no kernels or copies of those. A function
+    /// must not wait for another one of the same device, which may be behind it. With a
+    /// [seed](crate::Schedule::Seeded), it runs on a thread that polls, and delays all work.
     ///
     /// Inside `f`, every call that may need the device is refused as `Reentrant`, for any device:
     /// enqueuing, allocating, page-locking, making streams, querying a stream's progress, and

@@ -282,7 +282,7 @@ impl<'a> Turn<'a> {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
         let place = self.core.enqueue(&mut op, |_| {
-            Command::Call(HostFn(Box::new(move || {
+            Command::HostWork(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());
             })))

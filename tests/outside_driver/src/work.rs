@@ -41,7 +41,7 @@ pub(crate) unsafe fn run(command: Command) {
                 unsafe { run_step(&step.work) };
             }
         }
-        Command::Call(function) => {
+        Command::Call(function) | Command::HostWork(function) => {
             let _calling = reentry::calling(Caller::HostFunction);
             (function.0)();
         }

@@ -152,3 +152,74 @@ fn two_workers_and_two_items(attends: bool) {
         }
     });
 }
+
+/// The last worker ends only once the strand that is away has come back, and does end then.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn a_worker_ends_after_the_work_that_is_away_is_back() {
+    loom::model(|| {
+        let queue = Queue::new(0);
+        queue.idle.goes_away();
+        let worker = thread::spawn({
+            let queue = queue.clone();
+            move || {
+                let parker = Parker::here();
+                loop {
+                    if queue.take() {
+                        return;
+                    }
+                    let Bed::Made(_) = queue.idle.make_bed(0, parker.unparker(), || queue.has_work()) else {
+                        continue;
+                    };
+                    if queue.idle.is_closing() && !queue.idle.is_work_away() {
+                        queue.idle.leave_bed(0);
+                        assert!(queue.has_work(), "the work that came back is lost");
+                        continue;
+                    }
+                    parker.park();
+                    queue.idle.leave_bed(0);
+                }
+            }
+        });
+        let host = thread::spawn({
+            let queue = queue.clone();
+            move || {
+                queue.put();
+                queue.idle.is_back(1);
+            }
+        });
+        queue.idle.close();
+        worker.join().unwrap();
+        host.join().unwrap();
+    });
+}
+
+/// The strand that is away becomes idle: nothing comes back, so only the count wakes the worker.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes without optimization: ci/loom runs it")]
+fn a_worker_ends_after_the_work_that_was_away_has_ended() {
+    loom::model(|| {
+        let queue = Queue::new(0);
+        queue.idle.goes_away();
+        let worker = thread::spawn({
+            let queue = queue.clone();
+            move || {
+                let parker = Parker::here();
+                while let Bed::Made(_) = queue.idle.make_bed(0, parker.unparker(), || false) {
+                    if queue.idle.is_closing() && !queue.idle.is_work_away() {
+                        return;
+                    }
+                    parker.park();
+                    queue.idle.leave_bed(0);
+                }
+            }
+        });
+        let host = thread::spawn({
+            let queue = queue.clone();
+            move || queue.idle.is_back(1)
+        });
+        queue.idle.close();
+        worker.join().unwrap();
+        host.join().unwrap();
+    });
+}

@@ -172,7 +172,7 @@ impl CudaStream {
             Command::Wait(point) => self.wait(&point, ticket, site, true),
             Command::Edge(point) => self.wait(&point, ticket, site, false),
             Command::Elided => Ok(()),
-            Command::Call(function) => Ok(self.call(function, ticket, site)?),
+            Command::Call(function) | Command::HostWork(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
                 stamp.mark(Arc::new(self.context().completion.timed_events.record(self.context(), stream)?));
                 Ok(())
