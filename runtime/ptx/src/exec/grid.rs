@@ -5,7 +5,8 @@
 //! cluster, of one block in most launches.
 //!
 //! 1. Blocks start in the order of their numbers. A block may wait for one with a lower number:
-//!    that one has started, and every started block has its turn.
+//!    that one has started, and every started block has its turn. A seed draws the order of the
+//!    first [`STARTED`] blocks, which are all started before one of them has to finish.
 //! 2. A block that has run for long is set aside, and the thread takes another one: a block that
 //!    has not started, as long as few are started, else the one that was set aside first. In a
 //!    cooperative launch any number may be started, since each block may wait for each other one.
@@ -46,6 +47,8 @@ pub(crate) struct Grid<'a> {
     clusters: u64,
     is_cooperative: bool,
     seed: Option<u64>,
+    /// The first clusters, in the order in which they start. The others follow by their numbers.
+    first: Vec<usize>,
     state: Mutex<State>,
 }
 
@@ -89,7 +92,11 @@ impl<'a> Grid<'a> {
     pub(crate) fn new(launch: Launch<'a>, is_cooperative: bool, seed: Option<u64>) -> Self {
         let blocks: u64 = launch.grid.iter().map(|&n| u64::from(n)).product();
         let clusters = blocks / u64::from(launch.clusters.blocks());
-        Grid { launch, clusters, is_cooperative, seed, state: Mutex::new(State::new()) }
+        let first = seed.map_or_else(Vec::new, |seed| {
+            // Other numbers than those that order the warps of the first block.
+            Order::Seeded(!seed).of(clusters.min(STARTED as u64) as usize)
+        });
+        Grid { launch, clusters, is_cooperative, seed, first, state: Mutex::new(State::new()) }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -176,7 +183,7 @@ impl<'a> Grid<'a> {
         }
         let few = self.is_cooperative || state.may_start(self.most_started());
         if state.started < self.clusters && (few || state.aside.is_empty()) {
-            let id = state.started;
+            let id = self.first.get(state.started as usize).map_or(state.started, |&id| id as u64);
             state.started += 1;
             state.running += 1;
             drop(state);

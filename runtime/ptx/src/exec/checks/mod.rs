@@ -9,8 +9,10 @@
 //! are strong with a scope that has both threads, and neither is before the other (PTX ISA 8.10).
 //! `order` has the rules of "before".
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
-//! and one of another thread. An access is compared with these. So a race is missed if other
-//! accesses came between, and each pair that is reported has no order. Two more rules apply:
+//! and one of another thread. A strong access replaces no weak one, which races with more. So the
+//! last weak write stays beside a strong one behind it, a strong write ends no reads, and there are
+//! two weak reads and two strong ones. An access is compared with these. So a race is missed if
+//! other accesses came between, and each pair that is reported has no order. Two more rules apply:
 //! * Two writes do not race if the later one changes nothing.
 //! * Lanes that write other values to the same bytes by one instruction race.
 //!
@@ -57,6 +59,7 @@ use super::memory::Access;
 use super::op::{Flow, Guard, Op};
 use super::registers::{LANES, Mask, for_each_lane};
 use super::runs::Runs;
+use super::vote::Form;
 use super::warp::{Lanes, Warp};
 use crate::checks::Checks;
 use areas::Areas;
@@ -382,7 +385,7 @@ impl Checker {
         flow: Flow,
         context: &Context<'_>,
     ) {
-        if let Effect::Meet(_) = context.launch.code.lines[place as usize].effect {
+        if let Effect::Meet(Form::Barrier) = context.launch.code.lines[place as usize].effect {
             self.met(lanes, op, mask, flow, context.warp_in_cluster(lanes));
         }
     }

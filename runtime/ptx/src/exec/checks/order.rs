@@ -2,8 +2,10 @@
 //!
 //! # Time
 //! One number counts the events that may order accesses: a barrier that opens, a meeting of lanes,
-//! a fence. An access has the time at which it ran. An event with time e is after each access with
-//! a time less than e, and before each other one.
+//! a fence. Lanes meet by `bar.warp.sync`. Other instructions of several lanes, such as shuffles
+//! and votes, order no accesses to memory (CUDA C++ Programming Guide, "Warp Shuffle Functions" and
+//! "Warp Vote Functions"; PTX ISA 8.9 names none of them). An access has the time at which it ran.
+//! An event with time e is after each access with a time less than e, and before each other one.
 //!
 //! # Rules
 //! An access of thread a at time T is before one that thread b makes now in these cases. The rules
@@ -11,8 +13,8 @@
 //! necessary condition of an order by the PTX memory model (PTX ISA 8.9), in which the first step
 //! leaves a after T, and the last step enters b.
 //! 1. a is b.
-//! 2. Both are in one warp, and both have met other lanes after T: by an instruction with a mask of
-//!    lanes (`bar.warp.sync`, `shfl.sync`, `vote.sync` and so on), or by a barrier of the block.
+//! 2. Both are in one warp, and both have met other lanes after T, or waited at a barrier of the
+//!    block.
 //! 3. Both are in one cluster but not in one warp, a has met others after T, b too, and barriers
 //!    lead from a's warp after T to b's warp. For this, each warp keeps for each other warp of the
 //!    cluster the time up to which it knows that warp's accesses. A barrier joins these clocks, of

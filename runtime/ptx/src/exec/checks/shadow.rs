@@ -68,6 +68,12 @@ impl Record {
         self.time & STRONG != 0
     }
 
+    /// Returns 0 for a weak access, 1 for one that is strong for its block, and 2 for one that is
+    /// strong for the device: each races with more than the next.
+    fn strength(self) -> u32 {
+        u32::from(self.is_strong()) + u32::from(self.time & (STRONG | OF_BLOCK) == STRONG)
+    }
+
     #[inline(always)]
     pub(super) fn block(self) -> u32 {
         self.block
@@ -127,11 +133,56 @@ impl Record {
 pub(super) struct Words {
     /// The last write of each word.
     writes: Records,
-    /// The last read since. There are none before the first read.
-    reads: Records,
-    /// Another read since, of another thread, of another warp if there was one. There are none
-    /// before a word has two.
+    /// The last write of each word that races with more than the last one does, if there was one
+    /// before it: a weak one before a strong one, or one for the block alone before one for the
+    /// device. There are none before the first such pair.
+    covered: Records,
+    /// The weak reads since the last weak write.
+    weak_reads: Reads,
+    /// The strong reads since the last weak write.
+    strong_reads: Reads,
+}
+
+/// Two reads of each word.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Reads {
+    /// The last one. There are none before the first read.
+    last: Records,
+    /// Another one, of another thread, of another warp if there was one. There are none before a
+    /// word has two.
     others: Records,
+}
+
+impl Reads {
+    /// Replaces the last read and the other one of each of some words, of `len` in all.
+    #[inline(always)]
+    fn change(
+        &mut self,
+        len: usize,
+        words: Range<usize>,
+        change: impl Fn(usize, [Record; 2]) -> [Record; 2],
+    ) {
+        if self.last.is_empty() {
+            self.last = Records::new(len);
+        }
+        if !self.others.is_empty() {
+            let [times, blocks, rests] = self.last.fields_mut(words.clone());
+            let [other_times, other_blocks, other_rests] = self.others.fields_mut(words);
+            change_all(times, blocks, rests, other_times, other_blocks, other_rests, change);
+            return;
+        }
+        for (word, at) in words.enumerate() {
+            let other = if self.others.is_empty() { Record::default() } else { self.others.get(at) };
+            let [last, other] = change(word, [self.last.get(at), other]);
+            if other.bytes() != 0 && self.others.is_empty() {
+                self.others = Records::new(len);
+            }
+            self.last.set(at, last);
+            if !self.others.is_empty() {
+                self.others.set(at, other);
+            }
+        }
+    }
 }
 
 impl Words {
@@ -151,96 +202,106 @@ impl Words {
         by: Record,
         is_before: impl Fn(Record) -> bool,
     ) -> Option<Record> {
-        let write = self.writes.get(at);
-        if write.may_race(by) && !is_before(write) {
+        let racing = |write: &Record| write.may_race(by) && !is_before(*write);
+        if let Some(write) = self.writes_of(at).find(racing) {
             return Some(write);
         }
-        self.note_read(at, by);
+        if by.is_strong() {
+            self.strong_reads.change(self.writes.len(), at..at + 1, |_, reads| Record::followed(reads, by));
+        } else {
+            self.note_reads(at..at + 1, |_| by);
+        }
         None
     }
 
+    /// Returns the last write of a word and the one that it covers.
     #[inline(always)]
-    fn note_read(&mut self, at: usize, by: Record) {
-        self.note_reads(at..at + 1, |_| by);
+    fn writes_of(&self, at: usize) -> impl Iterator<Item = Record> {
+        self.all_writes().map(move |writes| writes.get(at))
     }
 
-    /// Notes a read of each of some words.
+    #[inline(always)]
+    fn all_writes(&self) -> impl Iterator<Item = &Records> {
+        [&self.writes, &self.covered].into_iter().filter(|writes| !writes.is_empty())
+    }
+
+    /// Notes a weak read of each of some words.
     #[inline(always)]
     pub(super) fn note_reads(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
-        self.change_reads(words, |word, reads| Record::followed(reads, by(word)));
+        let change = |word, reads| Record::followed(reads, by(word));
+        self.weak_reads.change(self.writes.len(), words, change);
     }
 
-    /// Notes that several lanes of a warp read all bytes of each of some words, by the first and
-    /// the last of these lanes.
+    /// Notes that several lanes of a warp make weak reads of all bytes of each of some words, by
+    /// the first and the last of these lanes.
     #[inline(always)]
     pub(super) fn note_reads_of_lanes(
         &mut self,
         words: Range<usize>,
         first_and_last: impl Fn(usize) -> [Record; 2],
     ) {
-        self.change_reads(words, |word, reads| {
+        self.weak_reads.change(self.writes.len(), words, |word, reads| {
             let [first, last] = first_and_last(word);
             Record::followed_by_lanes(reads, first, last)
         });
     }
 
-    /// Replaces the last read and the other one of each of some words.
+    /// Returns the last writes of some words and those that they cover, as far as there are any.
     #[inline(always)]
-    fn change_reads(&mut self, words: Range<usize>, change: impl Fn(usize, [Record; 2]) -> [Record; 2]) {
-        if self.reads.is_empty() {
-            self.reads = Records::new(self.writes.len());
-        }
-        if !self.others.is_empty() {
-            let [times, blocks, rests] = self.reads.fields_mut(words.clone());
-            let [other_times, other_blocks, other_rests] = self.others.fields_mut(words);
-            change_all(times, blocks, rests, other_times, other_blocks, other_rests, change);
-            return;
-        }
-        for (word, at) in words.enumerate() {
-            let other = if self.others.is_empty() { Record::default() } else { self.others.get(at) };
-            let [last, other] = change(word, [self.reads.get(at), other]);
-            if other.bytes() != 0 && self.others.is_empty() {
-                self.others = Records::new(self.writes.len());
-            }
-            self.reads.set(at, last);
-            if !self.others.is_empty() {
-                self.others.set(at, other);
-            }
-        }
+    pub(super) fn writes(&self, words: Range<usize>) -> impl Iterator<Item = impl Iterator<Item = Record>> {
+        self.all_writes().map(move |writes| of_fields(writes.fields(words.clone())))
     }
 
-    /// Returns the last writes of some words.
-    #[inline(always)]
-    pub(super) fn writes(&self, words: Range<usize>) -> impl Iterator<Item = Record> {
-        of_fields(self.writes.fields(words))
-    }
-
-    /// Returns the last reads of some words and the other ones, as far as there are any.
+    /// Returns the reads of some words, as far as there are any.
     #[inline(always)]
     pub(super) fn reads(&self, words: Range<usize>) -> impl Iterator<Item = impl Iterator<Item = Record>> {
         self.all_reads().map(move |reads| of_fields(reads.fields(words.clone())))
     }
 
-    /// Returns the last reads and the other ones of all words, as far as there are any.
     #[inline(always)]
     fn all_reads(&self) -> impl Iterator<Item = &Records> {
-        [&self.reads, &self.others].into_iter().filter(|reads| !reads.is_empty())
+        let Words { weak_reads, strong_reads, .. } = self;
+        [&weak_reads.last, &weak_reads.others, &strong_reads.last, &strong_reads.others]
+            .into_iter()
+            .filter(|reads| !reads.is_empty())
     }
 
+    /// Notes a write.
     #[inline(always)]
     pub(super) fn note_write(&mut self, at: usize, by: Record) {
-        self.note_writes(at..at + 1, |_| by);
+        match by.is_strong() {
+            true => self.note_strong_write(at, by),
+            false => self.note_writes(at..at + 1, |_| by),
+        }
     }
 
-    /// Notes a write of each of some words. All are to the same bytes of a word.
+    /// Notes a strong write, which races with less than a weak access does: those before it stay.
+    fn note_strong_write(&mut self, at: usize, by: Record) {
+        let write = self.writes.get(at);
+        if write.bytes() != 0 && write.strength() < by.strength() {
+            if self.covered.is_empty() {
+                self.covered = Records::new(self.writes.len());
+            }
+            let covered = self.covered.get(at);
+            if covered.bytes() == 0 || covered.strength() >= write.strength() {
+                self.covered.set(at, write);
+            }
+        }
+        self.writes.set(at, by);
+    }
+
+    /// Notes a weak write of each of some words. All are to the same bytes of a word.
     #[inline(always)]
     pub(super) fn note_writes(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
         let bytes = by(0).bytes();
-        for reads in [&mut self.reads, &mut self.others].into_iter().filter(|reads| !reads.is_empty()) {
-            let [_, _, rests] = reads.fields_mut(words.clone());
+        let Words { writes, covered, weak_reads, strong_reads } = self;
+        let Reads { last, others } = weak_reads;
+        let earlier = [covered, last, others, &mut strong_reads.last, &mut strong_reads.others];
+        for accesses in earlier.into_iter().filter(|accesses| !accesses.is_empty()) {
+            let [_, _, rests] = accesses.fields_mut(words.clone());
             rests.iter_mut().for_each(|rest| *rest &= !bytes);
         }
-        for (which, field) in self.writes.fields_mut(words).into_iter().enumerate() {
+        for (which, field) in writes.fields_mut(words).into_iter().enumerate() {
             for (word, value) in field.iter_mut().enumerate() {
                 *value = by(word).fields()[which];
             }
@@ -259,8 +320,8 @@ impl Words {
         is_silent: impl Fn(Record) -> bool,
         is_harmless: impl Fn(Record) -> bool,
     ) -> Option<(Record, bool)> {
-        let write = self.writes.get(at);
-        if write.may_race(by) && !is_before(write) && !is_silent(write) {
+        let racing = |write: &Record| write.may_race(by) && !is_before(*write) && !is_silent(*write);
+        if let Some(write) = self.writes_of(at).find(racing) {
             return Some((write, true));
         }
         let racing = |read: &Record| read.may_race(by) && !is_harmless(*read);

@@ -96,8 +96,10 @@ impl Weak {
                 | (has_own_words & earlier.is_of_thread(by))
         };
         let mut all = true;
-        for (at, write) in known.words.writes(words.clone()).enumerate() {
-            all &= is_before(write, self.of_word(run, at));
+        for writes in known.words.writes(words.clone()) {
+            for (at, write) in writes.enumerate() {
+                all &= is_before(write, self.of_word(run, at));
+            }
         }
         if !self.is_load {
             for reads in known.words.reads(words.clone()) {

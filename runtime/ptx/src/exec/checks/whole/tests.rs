@@ -1,5 +1,6 @@
 //! Accesses of whole warps against the same accesses lane by lane.
 
+use super::super::super::effect::Scope;
 use super::super::bits::Bits;
 use super::super::order::Thread;
 use super::*;
@@ -25,19 +26,23 @@ struct Step {
     /// The time since the step before, and whether a barrier is passed there.
     later: u32,
     is_barrier: bool,
+    /// A strong access of a lane of another warp before: its word, and whether it is a load.
+    strong: Option<(usize, bool)>,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let of = (0..FIRST, 0..FIRST, any::<bool>(), 0..3u32, any::<bool>());
     let by = (0..2u32, prop_oneof![4 => Just(BLOCK), 1 => Just(0)], 0..2u32, prop::bool::weighted(0.3));
+    let strong = prop::option::weighted(0.3, (0..FIRST, any::<bool>()));
     // The second run starts anywhere, behind the first one, or with it.
-    (of, by, 0..3u32).prop_map(|((first, second, is_same, words, is_load), by, position)| {
+    (of, by, 0..3u32, strong).prop_map(|((first, second, is_same, words, is_load), by, position, strong)| {
         let (warp, block, later, is_barrier) = by;
         let lane = 1 << words;
         let run = if is_same { lane } else { lane * RUN };
         let aligned = |start: usize| start / lane * lane;
         let second = [second, aligned(first) + run, first][position as usize];
-        Step { starts: [first, second].map(aligned), is_same, words, is_load, warp, block, later, is_barrier }
+        let starts = [first, second].map(aligned);
+        Step { starts, is_same, words, is_load, warp, block, later, is_barrier, strong }
     })
 }
 
@@ -99,6 +104,14 @@ proptest! {
         for (place, step) in steps.iter().enumerate() {
             time += step.later;
             floor = if step.is_barrier { time } else { floor };
+            if let Some((at, is_load)) = step.strong {
+                let thread = Thread { block: step.block, number: 2 * LANES as u32 };
+                let by = Record::new(thread, time, Some(Scope::Device), place as u32).at(3, 0xf);
+                match is_load {
+                    true => drop(words.read(at, by, |_| true)),
+                    false => words.note_write(at, by),
+                }
+            }
             let thread = Thread { block: step.block, number: step.warp * LANES as u32 };
             let by = Record::new(thread, time, None, place as u32);
             let starts = step.starts.map(|word| START + 4 * word as u64);
