@@ -223,7 +223,7 @@ impl Runtime {
     /// Makes a runtime over other drivers, for tests of the layers above the driver interface.
     #[doc(hidden)]
     pub fn over(drivers: Vec<(Arc<dyn Driver>, Arc<Health>)>, order: OrderMode) -> Runtime {
-        let shared = RuntimeShared::new(order, SyncMode::Off);
+        let shared = RuntimeShared::new(order, SyncMode::Off, false);
         let devices = drivers
             .into_iter()
             .map(|(driver, health)| {

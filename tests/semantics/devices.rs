@@ -3,6 +3,7 @@
 use crate::note::{MOVED, is_moved};
 use crate::support::software::in_child;
 use crate::support::{block_on, runtime, says};
+use warpline::nn::Linear;
 use warpline::prelude::*;
 
 /// X15: the spellings of a device, and which of them are equal. They are names of devices of the
@@ -66,6 +67,36 @@ fn there_and_back() {
         let sum = (&there + &far.cuda()) - &there;
         assert_eq!(sum.cpu().to_vec::<f32>().blocking_wait().unwrap(), [1.5, -2.0, 3.25]);
     });
+}
+
+/// With `to_copies`, a CPU device shows what a program does that changes a moved tensor in place.
+#[test]
+fn a_setting_makes_moves_to_the_same_device_copies() {
+    for (builder, is_shared) in [(Runtime::builder(), true), (Runtime::builder().to_copies(), false)] {
+        let runtime = builder.build().unwrap();
+        let cpu = runtime.device(DeviceId::Cpu(0)).unwrap();
+        let x = Tensor::new([[1.5, -2.0, 3.25]], &cpu).queued().unwrap();
+        for (n, of) in [&x, &x.t().queued().unwrap()].into_iter().enumerate() {
+            for moved in [of.cpu(), of.to(&cpu), of.to((DType::F32, &cpu)), of.to(of)] {
+                let moved = moved.queued().unwrap();
+                assert_eq!(moved.shares_memory(&x), is_shared);
+                assert_eq!((moved.shape(), moved.is_contiguous()), (of.shape(), n == 0));
+                assert_eq!(moved.contiguous().to_vec::<f32>().blocking_wait().unwrap(), [1.5, -2.0, 3.25]);
+            }
+        }
+        // On a GPU, no copy is made without the name of a device.
+        assert!(x.to(DType::F32).queued().unwrap().shares_memory(&x));
+        x.cpu().add_(1.0).queued().unwrap();
+        let expected = if is_shared { [2.5, -1.0, 4.25] } else { [1.5, -2.0, 3.25] };
+        assert_eq!(x.to_vec::<f32>().blocking_wait().unwrap(), expected);
+
+        let mut layer = Linear::new(2, 1, &cpu).unwrap();
+        let before = layer.parameters();
+        layer.cpu().blocking_wait().unwrap();
+        for (old, new) in before.iter().zip(layer.parameters()) {
+            assert_eq!(old.shares_memory(&new), is_shared);
+        }
+    }
 }
 
 /// X17, the moves by name: they keep the values and the type, and a move to where the tensor is

@@ -297,7 +297,8 @@ pub trait TensorOps: TensorOperand {
 
     /// Returns this tensor on another device, with elements of another type, or both. Returns the
     /// tensor itself, without a copy, if it has them already. Then both share memory, and an op in
-    /// place changes both. So `x.cpu()` is a copy if `x` is on a GPU, and `x` itself on a CPU.
+    /// place changes both. So `x.cpu()` is a copy if `x` is on a GPU, and `x` itself on a CPU. In
+    /// tests without a GPU, `RuntimeBuilder::to_copies` makes it a copy everywhere.
     ///
     /// `target` is a device, a [`DType`](super::DType), both in a tuple, or another tensor, whose
     /// type and device are meant. The copy has the layout of this tensor, so the copy of a

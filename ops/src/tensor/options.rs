@@ -39,10 +39,10 @@ impl TensorOptions {
         self.device.clone().map_or_else(Device::current, Ok)
     }
 
-    /// Returns true if `x` has the type and is on the device.
+    /// Returns true if `x` has the type, is on the device, and is not to be copied there.
     pub(super) fn is_met_by(&self, x: &Tensor) -> bool {
         self.dtype.is_none_or(|dtype| dtype == x.dtype())
-            && self.device.as_ref().is_none_or(|device| *device == x.device())
+            && self.device.as_ref().is_none_or(|device| *device == x.device() && !device.to_copies())
     }
 }
 

@@ -63,7 +63,16 @@ pub(super) fn moved(call: &Call<'_>, crossing: &Crossing, x: &Tensor, device: &D
     })
 }
 
-/// Returns `x` with the type and on the device that `options` name: `x` itself if it has both.
+/// Copies `x` to the device that it is on, on its current stream.
+fn copied_in_place(site: Site, x: &Tensor) -> Outcome {
+    let call = Call::on(site, Stream::current(&x.device())?, []);
+    let storage = Storage::alloc(&call, x.dtype(), x.len())?;
+    let copied = call.stream().at(site).copy_buffer::<u8>(&storage.words(), &x.storage.words());
+    Ok(copied.with(Tensor { storage, shape: x.shape.clone(), transposed: x.transposed }))
+}
+
+/// Returns `x` with the type and on the device that `options` name: `x` itself if it has both and
+/// `RuntimeBuilder::to_copies` does not ask for a copy.
 ///
 /// The conversion comes first, on the current stream of the device of `x`.
 #[track_caller]
@@ -72,7 +81,10 @@ pub(super) fn to(op: &'static &'static str, x: &Tensor, options: &TensorOptions)
     let there = options.device.as_ref().unwrap_or(&here);
     let converts = options.dtype.is_some_and(|dtype| dtype != x.dtype());
     if !converts && *there == here {
-        return Ok(Pending::ready(x.clone()));
+        return match options.device.is_some() && here.to_copies() {
+            true => copied_in_place(site, x),
+            false => Ok(Pending::ready(x.clone())),
+        };
     }
     let mut x = Cow::Borrowed(x);
     if let Some(dtype) = options.dtype.filter(|_| converts) {

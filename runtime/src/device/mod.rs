@@ -208,6 +208,13 @@ impl Device {
         MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments }
     }
 
+    /// Returns true if a tensor is copied also to the device that it is on
+    /// (`RuntimeBuilder::to_copies`).
+    #[doc(hidden)]
+    pub fn to_copies(&self) -> bool {
+        self.shared().runtime.to_copies
+    }
+
     /// Returns a table of the device memory as text: bytes allocated and reserved with their peaks,
     /// the largest free block, pinned memory, the blocks by state, and the lines that hold the
     /// most.

@@ -32,6 +32,7 @@ pub struct RuntimeBuilder {
     memory: MemoryOptions,
     out_of_memory: Option<OnOutOfMemory>,
     fault_plan: FaultPlan,
+    to_copies: bool,
     refuse_allocation: Option<u64>,
     drivers: Vec<OpenDriver>,
     #[cfg(feature = "cuda")]
@@ -73,6 +74,7 @@ impl Default for RuntimeBuilder {
             memory: MemoryOptions::default(),
             out_of_memory: None,
             fault_plan: FaultPlan::default(),
+            to_copies: false,
             refuse_allocation: None,
             drivers: Vec::new(),
             #[cfg(feature = "cuda")]
@@ -332,6 +334,21 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Makes the tensor ops `to`, `cpu` and `cuda` copy a tensor that is on the named device
+    /// already.
+    ///
+    /// Without this setting, they return that tensor itself. So where everything is on one CPU
+    /// device, `x.cpu()` shares the memory of `x`, and an op in place changes both. If `x` is on a
+    /// GPU, it does not. A test with this setting finds code that relies on shared memory. Code
+    /// that then still relies on it passes the same tensor on instead of moving it.
+    ///
+    /// Needs the feature `test-util`.
+    #[cfg(feature = "test-util")]
+    pub fn to_copies(mut self) -> Self {
+        self.to_copies = true;
+        self
+    }
+
     fn refuse_zeros(&self) -> Result<()> {
         let zeros = [
             ("cpu_devices", self.cpu_devices == 0),
@@ -378,7 +395,7 @@ impl RuntimeBuilder {
         self.refuse_zeros()?;
         self.refuse_fraction()?;
         self.refuse_missing_feature()?;
-        let shared = RuntimeShared::new(self.order, self.sync);
+        let shared = RuntimeShared::new(self.order, self.sync, self.to_copies);
         if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
             shared.set_out_of_memory_observer(observer);
         }

@@ -20,6 +20,8 @@ pub(crate) struct RuntimeShared {
     pub(crate) number: u64,
     pub(crate) mode: OrderMode,
     pub(crate) sync: SyncCheck,
+    /// True if a tensor is copied to the device that it is on.
+    pub(crate) to_copies: bool,
     pub(crate) observed: Observed,
     streams: RwLock<HashMap<StreamId, Member>>,
     /// The names of identities that stand for the streams of captures.
@@ -47,12 +49,13 @@ struct Member {
 }
 
 impl RuntimeShared {
-    pub(crate) fn new(mode: OrderMode, sync: SyncMode) -> Arc<Self> {
+    pub(crate) fn new(mode: OrderMode, sync: SyncMode, to_copies: bool) -> Arc<Self> {
         static RUNTIMES: AtomicU64 = AtomicU64::new(0);
         Arc::new(RuntimeShared {
             number: RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1,
             mode,
             sync: SyncCheck::new(sync),
+            to_copies,
             observed: Observed::default(),
             streams: RwLock::default(),
             captures: Mutex::default(),
