@@ -8,12 +8,14 @@ use super::modules::{handles, library};
 use super::profiling::nvtx;
 use super::stream::{Completing, CudaStream};
 use super::visible;
-use super::work::gate::{ahead_unless_held, free_between_gates, free_of, free_unless_held, note_not_freed};
+use super::work::gate::{
+    Free, ahead_unless_held, free_between_gates, free_of, free_unless_held, note_not_freed,
+};
 use super::work::graph;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use warpline_driver::background::{self, Duty};
@@ -22,7 +24,8 @@ use warpline_driver::kernel::{Kernel, LaunchConfig};
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{
     Completion, DeviceId, DeviceProperties, DevicePtr, Driver, DriverError, DriverEvent, DriverFailure,
-    DriverGraph, DriverStream, Error, ErrorKind, FreeMemory, Health, Plan, StreamOptions, WakeUp, reentry,
+    DriverGraph, DriverStream, Error, ErrorKind, FreeMemory, Health, NotFreed, Plan, StreamOptions, WakeUp,
+    reentry,
 };
 
 /// The flag `CU_MEMHOSTALLOC_PORTABLE`: memory that is page-locked for every context.
@@ -39,6 +42,8 @@ pub struct CudaDevice {
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// True from [`Driver::shut_down`] on.
     stopping: Arc<AtomicBool>,
+    /// The bytes of device memory and of host memory that could not be freed.
+    not_freed: [Arc<AtomicUsize>; 2],
 }
 
 /// The options that a CUDA device is opened with.
@@ -95,7 +100,24 @@ impl CudaDevice {
         context.properties.get_or_init(|| properties(context));
         context.watch(&health);
         let completing = Completing { wake_up: options.wake_up, by_events: options.by_events || !words };
-        Ok(CudaDevice { context, health, completing, streams: Mutex::default(), stopping: Arc::default() })
+        Ok(CudaDevice {
+            context,
+            health,
+            completing,
+            streams: Mutex::default(),
+            stopping: Arc::default(),
+            not_freed: Default::default(),
+        })
+    }
+
+    /// Returns the call that frees device memory.
+    ///
+    /// # Safety
+    /// The rules of `Driver::free`.
+    unsafe fn free_of(&self, ptr: DevicePtr, len_bytes: usize) -> Free {
+        // SAFETY: `free_of` has the rules of this function.
+        let free = unsafe { free_of(self.context, ptr) };
+        counting(free, len_bytes, &self.not_freed[0])
     }
 
     fn driver_error(&self, failed: Failed) -> DriverError {
@@ -253,9 +275,9 @@ unsafe impl Driver for CudaDevice {
         if warpline_driver::process::is_ending() {
             return;
         }
-        let frees = memory.into_iter().map(|(ptr, _)| {
+        let frees = memory.into_iter().map(|(ptr, len_bytes)| {
             // SAFETY: `free_of` has the rules of this function.
-            unsafe { free_of(context, ptr) }
+            unsafe { self.free_of(ptr, len_bytes) }
         });
         let frees = frees.collect();
         background::run_where_it_may_block(move || free_between_gates(context, frees));
@@ -299,17 +321,16 @@ unsafe impl Driver for CudaDevice {
         ahead_unless_held(self.context, || self.alloc_host(len_bytes))
     }
 
-    unsafe fn free_host(&self, ptr: *mut u8, _len_bytes: usize) {
+    unsafe fn free_host(&self, ptr: *mut u8, len_bytes: usize) {
         let (context, address) = (self.context, ptr as usize);
-        background::run_where_it_may_block(move || {
-            let free = move || {
-                let _entered = context.enter_relaxed()?;
-                // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller
-                // vouches for it.
-                unsafe { opened().cuMemFreeHost(address as *mut c_void) }
-            };
-            free_unless_held(context, Box::new(free));
-        });
+        let free = move || {
+            let _entered = context.enter_relaxed()?;
+            // SAFETY: cuMemFreeHost takes an address that cuMemHostAlloc gave; the caller vouches
+            // for it.
+            unsafe { opened().cuMemFreeHost(address as *mut c_void) }
+        };
+        let free = counting(Box::new(free), len_bytes, &self.not_freed[1]);
+        background::run_where_it_may_block(move || free_unless_held(context, free));
     }
 
     unsafe fn register_host(&self, ptr: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
@@ -536,4 +557,14 @@ pub fn device_count() -> Result<u32, Error> {
 /// Returns true if the machine has no driver, or the driver shows no device.
 pub fn is_absent() -> bool {
     super::api::is_absent()
+}
+
+/// Returns a call that frees memory and adds the bytes to `not_freed` if it fails.
+fn counting(free: Free, len_bytes: usize, not_freed: &Arc<AtomicUsize>) -> Free {
+    let not_freed = not_freed.clone();
+    Box::new(move || {
+        free().inspect_err(|_| {
+            not_freed.fetch_add(len_bytes, Ordering::Relaxed);
+        })
+    })
 }

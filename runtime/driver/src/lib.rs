@@ -138,7 +138,9 @@ pub use health::Health;
 pub use out_of_memory::{MemoryHolder, MemoryShortage, OutOfMemory};
 pub use panic::message_of;
 pub use plan::{OF_ONE_DEVICE, Plan, PlanStream, Step, Work};
-pub use properties::{Completion, DeviceProperties, FreeMemory, Priority, RawHandle, StreamOptions, WakeUp};
+pub use properties::{
+    Completion, DeviceProperties, FreeMemory, NotFreed, Priority, RawHandle, StreamOptions, WakeUp,
+};
 pub use seam::{Driver, DriverError, DriverStream};
 pub use staged_copy::{StagedStep, copy_rows};
 pub use stamp::{DriverEvent, Stamp};

@@ -79,6 +79,15 @@ pub struct FreeMemory {
     pub total_bytes: usize,
 }
 
+/// Memory of a device that is still allocated, because calls that were to free it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotFreed {
+    /// Bytes of device memory.
+    pub device_bytes: usize,
+    /// Bytes of host memory, from [`Driver::alloc_host`](crate::Driver::alloc_host).
+    pub host_bytes: usize,
+}
+
 /// The options of a new stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamOptions {

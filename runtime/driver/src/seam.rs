@@ -6,7 +6,7 @@ use crate::command::{DriverGraph, HostFn, Submission};
 use crate::failure::DriverFailure;
 use crate::kernel::{Kernel, LaunchConfig};
 use crate::plan::Plan;
-use crate::properties::{Completion, DeviceProperties, FreeMemory, RawHandle, StreamOptions};
+use crate::properties::{Completion, DeviceProperties, FreeMemory, NotFreed, RawHandle, StreamOptions};
 use crate::stamp::DriverEvent;
 use crate::timeline::{Ticket, Timeline};
 use crate::{DeviceId, DevicePtr};
@@ -116,6 +116,13 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
     unsafe fn free_in_time(&self, ptr: DevicePtr, len_bytes: usize) {
         // SAFETY: `free` has the same rules, which the caller keeps.
         unsafe { self.free(ptr, len_bytes) };
+    }
+
+    /// Returns the memory that calls of [`free`](Self::free), [`free_in_time`](Self::free_in_time)
+    /// and [`free_host`](Self::free_host) have failed to free so far. It stays allocated until the
+    /// process ends.
+    fn not_freed(&self) -> NotFreed {
+        NotFreed::default()
     }
 
     /// Allocates `len_bytes` of host memory that the device can copy to and from while the host

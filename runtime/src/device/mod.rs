@@ -255,7 +255,9 @@ impl Device {
     }
 
     /// Releases unused cached memory, device and pinned, to the system, and returns its size in
-    /// bytes.
+    /// bytes. Memory that the driver has refused to free by then does not count: `memory_stats` and
+    /// `pinned_stats` have it as `not_freed_bytes`. While a gate is closed, the driver is asked
+    /// later.
     ///
     /// Live buffers are not affected, so the program itself does not gain usable memory. On a CUDA
     /// device the call may wait for work of the device.

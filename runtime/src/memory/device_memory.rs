@@ -200,7 +200,7 @@ impl DeviceMemory {
     fn take_segment(&self, request: &Request) -> Result<Result<Grant, MemoryShortage>, Error> {
         let mut shortage = MemoryShortage::Unaddressable;
         for len in [request.segment_bytes(), request.size] {
-            let reserved = self.pool.lock().reserved();
+            let reserved = self.pool.lock().reserved() + self.not_freed();
             if let Some(limit) = self.limit.filter(|limit| len > limit.free_bytes(reserved)) {
                 shortage = limit.shortage(reserved);
                 continue;
@@ -270,7 +270,12 @@ impl DeviceMemory {
     }
 
     fn stats_of(&self, pool: &Pool) -> MemoryStats {
-        MemoryStats { limit_bytes: self.limit.map(|limit| limit.bytes), ..pool.stats() }
+        let limit_bytes = self.limit.map(|limit| limit.bytes);
+        MemoryStats { limit_bytes, not_freed_bytes: self.not_freed(), ..pool.stats() }
+    }
+
+    fn not_freed(&self) -> usize {
+        self.driver.not_freed().device_bytes
     }
 
     /// Returns the current statistics, and the segments with their blocks by address, all of the
@@ -291,7 +296,8 @@ impl DeviceMemory {
     }
 
     /// Frees every segment without a live block or an unfinished use, and makes the driver release
-    /// what it keeps for libraries. Returns the number of bytes in the segments.
+    /// what it keeps for libraries. Returns the number of bytes of the segments, without those that
+    /// the driver has refused to free by then.
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
         let bytes = self.give_all_back(finished, in_time);
         self.driver.release_idle();
@@ -310,9 +316,10 @@ impl DeviceMemory {
         }
         let _growing = self.growing.lock();
         let given = self.pool.lock().give_back(usize::MAX, &finished);
-        let bytes = given.iter().map(|segment| segment.len).sum();
+        let bytes: usize = given.iter().map(|segment| segment.len).sum();
+        let before = self.not_freed();
         self.free_segments(given, free);
-        bytes
+        bytes.saturating_sub(self.not_freed().saturating_sub(before))
     }
 
     /// Makes the `nth` allocation from now (1: the next) fail as if there were no memory. Part of a

@@ -31,7 +31,10 @@ pub struct MemoryStats {
     /// Bytes of `reserved_bytes` that belong to captured graphs: memory allocated in the captures,
     /// and free memory in between.
     pub graph_bytes: usize,
-    /// The limit on `reserved_bytes`, if there is one, from
+    /// Bytes that the driver refused to free. They stay allocated until the process ends, and are
+    /// not part of `reserved_bytes`.
+    pub not_freed_bytes: usize,
+    /// The limit on `reserved_bytes` and `not_freed_bytes` together, if there is one, from
     /// [`memory_limit`](crate::RuntimeBuilder::memory_limit) or
     /// [`memory_fraction`](crate::RuntimeBuilder::memory_fraction).
     pub limit_bytes: Option<usize>,

@@ -43,7 +43,11 @@ pub struct PinnedStats {
     pub reserved_bytes: usize,
     /// The highest value of `reserved_bytes`.
     pub peak_reserved_bytes: usize,
-    /// The limit on `reserved_bytes`: [`pinned_cap`](crate::RuntimeBuilder::pinned_cap).
+    /// Bytes that the driver refused to free. They stay page-locked until the process ends, and are
+    /// not part of `reserved_bytes`.
+    pub not_freed_bytes: usize,
+    /// The limit on `reserved_bytes` and `not_freed_bytes` together:
+    /// [`pinned_cap`](crate::RuntimeBuilder::pinned_cap).
     pub cap_bytes: usize,
 }
 
@@ -178,7 +182,7 @@ impl PinnedPool {
         let mut state = self.state.lock();
         state.wanted.remove(&len);
         let is_there = state.cached.get(&len).is_some_and(|list| !list.is_empty());
-        if is_there || state.stats.reserved_bytes.saturating_add(len) > state.stats.cap_bytes {
+        if is_there || state.stats.reserved_bytes.saturating_add(len) > self.cap_of(&state) {
             return;
         }
         state.reserve(len);
@@ -223,7 +227,7 @@ impl PinnedPool {
         };
         let can_free = self.driver.can_free();
         let mut state = self.state.lock();
-        let cap = state.stats.cap_bytes;
+        let cap = self.cap_of(&state);
         let reserved = state.stats.reserved_bytes;
         let meets_cap = len > cap.saturating_sub(reserved);
         if meets_cap && !std::mem::replace(&mut state.met_cap, true) {
@@ -270,9 +274,13 @@ impl PinnedPool {
     #[cold]
     fn over_cap(&self, len_bytes: usize, held: usize) -> Error {
         let stats = self.stats();
+        let not_freed = match stats.not_freed_bytes {
+            0 => String::new(),
+            bytes => format!(", and {} that the driver did not free", ByteSize(bytes)),
+        };
         let message = format!(
-            "the pinned memory of {} is at its cap: {} asked, {} in use of {}; drop pinned buffers or await the copies \
-             that hold them, or raise the cap",
+            "the pinned memory of {} is at its cap: {} asked, {} in use of {}{not_freed}; drop pinned buffers or await \
+             the copies that hold them, or raise the cap",
             self.driver.id(),
             ByteSize(len_bytes),
             ByteSize(held),
@@ -313,18 +321,28 @@ impl PinnedPool {
 
     /// Returns the current statistics.
     pub(crate) fn stats(&self) -> PinnedStats {
-        self.state.lock().stats
+        PinnedStats { not_freed_bytes: self.not_freed(), ..self.state.lock().stats }
     }
 
-    /// Frees every cached block, and returns the number of bytes.
+    fn not_freed(&self) -> usize {
+        self.driver.not_freed().host_bytes
+    }
+
+    /// Returns the limit on the reserved bytes.
+    fn cap_of(&self, state: &State) -> usize {
+        state.stats.cap_bytes.saturating_sub(self.not_freed())
+    }
+
+    /// Frees every cached block, and returns the number of bytes that were freed.
     pub(crate) fn empty(&self) -> usize {
         if !self.driver.can_free() {
             return 0;
         }
         let evicted = self.state.lock().evict(0);
-        let bytes = evicted.iter().map(|(_, len)| len).sum();
+        let bytes: usize = evicted.iter().map(|(_, len)| len).sum();
+        let before = self.not_freed();
         self.free(evicted);
-        bytes
+        bytes.saturating_sub(self.not_freed().saturating_sub(before))
     }
 
     /// Returns the driver that the memory belongs to.
@@ -388,7 +406,7 @@ impl Promise {
     pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
         let (pool, len, len_bytes) = (self.pool.clone(), self.len, self.len_bytes);
         let mut state = pool.state.lock();
-        while state.growing > 0 && state.stats.reserved_bytes > state.stats.cap_bytes {
+        while state.growing > 0 && state.stats.reserved_bytes > pool.cap_of(&state) {
             pool.grown.wait(&mut state);
         }
         if let Some((block, len)) = state.cached(len) {
@@ -397,7 +415,7 @@ impl Promise {
             drop(self);
             return Ok(pool.lend(pool.state.lock(), block, len, len_bytes));
         }
-        let cap = state.stats.cap_bytes;
+        let cap = pool.cap_of(&state);
         self.evicted.extend(state.evict(cap));
         drop(state);
         pool.free(std::mem::take(&mut self.evicted));

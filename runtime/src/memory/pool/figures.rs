@@ -41,6 +41,7 @@ impl Pool {
             cached_blocks: self.blocks.len() - self.live,
             segments: self.blocks.segment_count(),
             graph_bytes: self.graph_bytes(),
+            not_freed_bytes: 0,
             limit_bytes: None,
             served: self.served,
         }

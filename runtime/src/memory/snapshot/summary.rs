@@ -36,6 +36,9 @@ impl fmt::Display for MemorySnapshot {
         row(f, &format!("memory of {}", self.device), &["now", "peak"])?;
         sizes(f, "allocated", &[stats.allocated_bytes, stats.peak_allocated_bytes])?;
         sizes(f, "reserved", &[stats.reserved_bytes, stats.peak_reserved_bytes])?;
+        if stats.not_freed_bytes > 0 {
+            sizes(f, "not freed by the driver", &[stats.not_freed_bytes])?;
+        }
         match stats.limit_bytes {
             Some(limit) => sizes(f, "limit", &[limit])?,
             None => row(f, "limit", &["none"])?,
@@ -43,6 +46,9 @@ impl fmt::Display for MemorySnapshot {
         sizes(f, "largest free block", &[self.largest_free_bytes()])?;
         sizes(f, "pinned, allocated", &[pinned.allocated_bytes, pinned.peak_allocated_bytes])?;
         sizes(f, "pinned, reserved", &[pinned.reserved_bytes, pinned.peak_reserved_bytes])?;
+        if pinned.not_freed_bytes > 0 {
+            sizes(f, "pinned, not freed", &[pinned.not_freed_bytes])?;
+        }
         sizes(f, "pinned, cap", &[pinned.cap_bytes])?;
         writeln!(f)?;
         row(f, "blocks", &["number", "size"])?;
