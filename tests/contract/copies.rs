@@ -47,6 +47,32 @@ contract! {
         }
     }
 
+    async fn a_vector_that_was_written_comes_back([device]) {
+        let stream = device.new_stream()?;
+        for len in [0, 1, 1000, 1 << 18] {
+            let host = ramp(len);
+            let address = host.as_ptr();
+            let x = stream.alloc::<f32>(len)?;
+            let gate = stream.hold()?;
+            let (sent, read) = (stream.write_vec(&x, host), stream.read(&x));
+            gate.open();
+            let host = sent.await?;
+            assert_eq!((host.as_ptr(), &host[..]), (address, &ramp(len)[..]));
+            assert_eq!(read.await?, ramp(len));
+        }
+        let x = stream.alloc::<f32>(4)?;
+        let error = stream.write_vec(&x, ramp(5)).await.unwrap_err();
+        says(&error, ErrorKind::Shape, &["write_vec on stream", "5 elements on the host, 4 on the device"]);
+        assert_eq!(error.into_vec::<f32>(), Some(ramp(5)));
+        // Nobody awaits it, and the vector is in use until the copy has finished.
+        stream.write_vec(&x, ramp(4)).detach();
+        assert_eq!(stream.read(&x).await?, ramp(4));
+        // A captured write copies the vector at once.
+        let (graph, ()) = stream.capture(|stream| drop(stream.write_vec(&x, vec![7.0; 4])))?;
+        graph.launch(&stream).await?;
+        assert_eq!(stream.read(&x).await?, [7.0; 4]);
+    }
+
     async fn the_pinned_buffer_that_comes_back_is_the_very_same([device]) {
         let stream = device.new_stream()?;
         let host = pinned(&device, &ramp(100)).await?;

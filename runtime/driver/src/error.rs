@@ -186,8 +186,9 @@ impl Error {
         self.cause.site.get().copied()
     }
 
-    /// Returns the vector that was passed to the refused `Device::pin`. Returns `None` if there was
-    /// none, if it was taken before, or if it holds another element type.
+    /// Returns the vector that was passed to the refused `Device::pin` or `Stream::write_vec`.
+    /// Returns `None` if there was none, if it was taken before, or if it holds another element
+    /// type.
     pub fn into_vec<T: crate::Element>(self) -> Option<Vec<T>> {
         self.hand_back(|given| given.downcast().map(|elements| *elements))
     }

@@ -27,7 +27,7 @@
 //! While the host continues, a GPU can copy only page-locked memory, and memory of a CPU device is
 //! not page-locked. CUDA's memory is allocated and registered as portable, so it is page-locked for
 //! every context of the process. A CPU device reads and writes any memory. A copy gets its address
-//! as a [`HostEnd`], which only [`PinnedBytes::end_for`] makes.
+//! as a [`HostEnd`], which [`PinnedBytes::end_for`] makes, and [`HostEnd::for_cpu`].
 
 mod pool;
 
@@ -77,6 +77,11 @@ unsafe impl Sync for PinnedBytes {}
 pub(crate) struct HostEnd(u64);
 
 impl HostEnd {
+    /// Returns the host's end of a copy by a CPU device, which copies from any memory of the host.
+    pub(crate) fn for_cpu<T: Element>(memory: &[T]) -> Self {
+        HostEnd(memory.as_ptr().expose_provenance() as u64)
+    }
+
     #[inline]
     pub(crate) fn address(self) -> u64 {
         self.0

@@ -10,14 +10,14 @@
 
 use super::staged::{HostSide, Slot, StagingMemory, device_copy};
 use crate::buffer::Buffer;
-use crate::memory::Pinned;
+use crate::memory::{HostEnd, Pinned};
 use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
 use crate::shared::{DeviceShared, Op, Peers, Place, Stream};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result};
+use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result, reentry};
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` into it.
@@ -191,6 +191,8 @@ impl Stream {
     /// until a thread of the runtime has allocated pinned memory, as in
     /// [`copy_to_host`](Self::copy_to_host).
     ///
+    /// A large slice takes long to copy: [`write_vec`](Self::write_vec) copies nothing in the call.
+    ///
     /// # Errors
     /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the lengths differ.
     #[track_caller]
@@ -199,10 +201,103 @@ impl Stream {
     }
 
     pub(super) fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
+        Pending::value(self.core(), self.write_slice(site, buffer, host), ())
+    }
+
+    /// Copies a vector into `buffer` like [`write`](Self::write), and gives it back. The call
+    /// copies nothing.
+    ///
+    /// A CPU device copies from the vector itself. For a GPU, a thread of the runtime first copies
+    /// the elements to pinned memory of the pool, which it allocates if none is cached. Where that
+    /// may not happen later, the call copies as `write` does: on a borrowed stream, in a capture,
+    /// and where each launch is waited for.
+    ///
+    /// # Cancel safety
+    /// If the `Pending` is dropped, the vector is dropped once the copy has finished.
+    ///
+    /// # Errors
+    /// The errors of [`write`](Self::write). If the call itself is refused,
+    /// [`Error::into_vec`] takes the vector back out of the error.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// # let runtime = warpline::Runtime::builder().build()?;
+    /// # let stream = runtime.device("cpu".parse()?)?.new_stream()?;
+    /// let batch = vec![0.5f32; 1 << 20];
+    /// let x = stream.alloc(batch.len())?;
+    /// let batch = stream.write_vec(&x, batch).await?;
+    /// assert_eq!(stream.read(&x).await?, batch);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn write_vec<T: Element>(&self, buffer: &Buffer<T>, host: Vec<T>) -> Pending<Vec<T>> {
+        let core = self.core();
+        let mut kept = Arc::new(Mutex::new(Some(host)));
+        let place = self.write_kept(Site::here(&"write_vec"), buffer, &kept);
+        // Only if nothing else holds it, as in `copy_in`.
+        let place =
+            place.map_err(|error| match Arc::get_mut(&mut kept).and_then(|kept| kept.get_mut().take()) {
+                Some(host) => error.with(Box::new(host)),
+                None => error,
+            });
+        Pending::later(core, place, move || Ok(kept.lock().take().expect("it is taken once")))
+    }
+
+    fn write_kept<T: Element>(
+        &self,
+        site: Site,
+        buffer: &Buffer<T>,
+        kept: &Arc<Mutex<Option<Vec<T>>>>,
+    ) -> Result<Place> {
+        const KEPT: &str = "it is taken when the copy has finished";
+        let (core, kind) = (self.core(), CopyKind::HostToDevice);
+        let guard = kept.lock();
+        let host = guard.as_ref().expect(KEPT);
+        let is_cpu = matches!(core.device.id, DeviceId::Cpu(_));
+        if core.is_captured() || !is_cpu && !core.can_hold_back() {
+            return self.write_slice(site, buffer, host);
+        }
+        let (end, len, len_bytes) = (HostEnd::for_cpu(host), host.len(), size_of_val(&**host));
+        // Another thread may take the lock from here on, to copy.
+        drop(guard);
+        let operands = [buffer.operand(AccessMode::Write)];
+        let mut op = Op::new("copy", site, &operands);
+        let same_len = self.same_len(site, len, buffer.len());
+        if is_cpu {
+            op.keep = Some(kept.clone());
+            let end = same_len.map(|()| HostSide::There(end));
+            return self.enqueue_copy(&mut op, end, kind, buffer);
+        }
+        let promise = || core.device.with_pinned(|pool| pool.promise(len_bytes));
+        let promise = same_len.and_then(|()| {
+            let promise = reentry::may_ask(&"write_vec").and_then(|()| promise());
+            promise.map_err(|error| core.unserved(site, error))
+        });
+        match promise {
+            Err(error) => self.enqueue_copy(&mut op, Err(error), kind, buffer),
+            Ok(promise) => {
+                let (slot, kept) = (Slot::default(), kept.clone());
+                op.keep = Some(slot.clone());
+                let fill = move |bytes| {
+                    let host = kept.lock();
+                    let host = host.as_ref().expect(KEPT);
+                    let mut staged = Pinned::<T>::new(bytes, host.len());
+                    staged.copy_from_slice(host);
+                    *slot.lock() = Some(staged.into_bytes());
+                };
+                self.enqueue_staged(&mut op, StagingMemory::Promised(promise), kind, buffer, fill)
+            }
+        }
+    }
+
+    fn write_slice<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Result<Place> {
         let operands = [buffer.operand(AccessMode::Write)];
         let mut op = Op::new("copy", site, &operands);
         let memory = self.same_len(site, host.len(), buffer.len());
-        let place = match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
+        match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
             Err(error) => self.enqueue_copy(&mut op, Err(error), CopyKind::HostToDevice, buffer),
             Ok(memory) => {
                 let slot = Slot::default();
@@ -226,8 +321,7 @@ impl Stream {
                     }
                 }
             }
-        };
-        Pending::value(self.core(), place, ())
+        }
     }
 
     /// Copies the elements of `source` to `destination`. Both are on this stream's device and have
