@@ -20,8 +20,9 @@ pub enum HealthState {
     /// The device has failed with this error, which names the op and its line as far as they are
     /// known. Of a runtime: the first of its devices that failed.
     ///
-    /// Nothing brings the device back in this runtime. If the error says that the device accepts no
-    /// more work *in this process*, no other runtime can use it either, and only a new process can.
+    /// Nothing brings the device back in this runtime.
+    /// [`Device::needs_new_process`](crate::Device::needs_new_process) tells whether a new one can
+    /// use it.
     Failing(Error),
 }
 

@@ -31,6 +31,7 @@ fn a_failed_op_is_named_with_stream_ticket_and_line() {
     before.blocking_wait().expect("what ended before the fault is done");
     assert_eq!(also.blocking_wait().unwrap(), [1.0; 4]);
     assert_eq!(device.fault().unwrap().to_string(), error.to_string());
+    assert!(!device.needs_new_process(), "the CPU device of another runtime is another one");
 }
 
 #[test]

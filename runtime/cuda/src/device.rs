@@ -287,11 +287,20 @@ unsafe impl Driver for CudaDevice {
         !self.context.has_standing_stream()
     }
 
-    unsafe fn free_in_time(&self, ptr: DevicePtr, _len_bytes: usize) {
+    fn is_lost_to_process(&self) -> bool {
+        self.context.death().is_some()
+    }
+
+    unsafe fn free_in_time(&self, ptr: DevicePtr, len_bytes: usize) {
         let context = self.context;
         // SAFETY: `free_of` has the rules of this function.
-        let free = unsafe { free_of(context, ptr) };
+        let free = unsafe { self.free_of(ptr, len_bytes) };
         background::run_where_it_may_block(move || free_unless_held(context, free));
+    }
+
+    fn not_freed(&self) -> NotFreed {
+        let [device_bytes, host_bytes] = self.not_freed.each_ref().map(|bytes| bytes.load(Ordering::Relaxed));
+        NotFreed { device_bytes, host_bytes }
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {

@@ -287,6 +287,12 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// Returns true if the device has failed until the end of the process: no driver that is opened
+    /// later can use it. Calls no driver function.
+    fn is_lost_to_process(&self) -> bool {
+        false
+    }
+
     /// Notifies the driver that work was submitted and that the caller holds no lock any more. A
     /// driver that runs work in turns then wakes the pollers that found nothing to run. `submit`
     /// itself cannot do that, because wakers must not run under the stream's lock.

@@ -395,6 +395,14 @@ impl Device {
         self.shared().health.fault().cloned()
     }
 
+    /// Returns true if this device has failed for as long as the process lives, so that no other
+    /// runtime of it can use the device: only a new process can. A GPU that has run into an illegal
+    /// address is such a device. Returns false if it works, and also if it has failed in this
+    /// runtime alone, as a CPU device whose kernel has panicked. In the child of a fork it is true.
+    pub fn needs_new_process(&self) -> bool {
+        warpline_driver::process::is_forked() || self.shared().driver.is_lost_to_process()
+    }
+
     /// Returns the sizes of the runtime's own bookkeeping, for tests and figures.
     #[doc(hidden)]
     pub fn bookkeeping(&self) -> Bookkeeping {

@@ -447,11 +447,12 @@ fn a_lost_device_is_left_out_and_not_replaced_by_the_cpu() {
         let stream = stream(&device, "compute");
         let (x, y) = (four(&stream, 1.0), four(&stream, 1.0));
         block_on(add_one(&stream, &x, &y)).unwrap();
-        assert!(!device.memory_stats().is_lost);
+        assert!(!device.memory_stats().is_lost && !device.needs_new_process());
         let fault = refusal(add_one(&stream, &x, &y));
         assert_eq!(fault.kind(), ErrorKind::Fault);
 
         // In this runtime and in a new one.
+        assert!(device.needs_new_process());
         assert_eq!(Device::best().unwrap_err().to_string(), fault.to_string());
         let runtime = Runtime::new().unwrap();
         let text = "no runtime of this process can use it again, so start a new process";
