@@ -141,7 +141,7 @@ largest holders              number       size
         assert_eq!(stats.limit_bytes, Some(48 * MIB));
         assert_eq!(details.allocated_bytes, stats.allocated_bytes);
         assert_eq!(details.cached_bytes, stats.reserved_bytes - stats.allocated_bytes);
-        assert_eq!((details.waiting_bytes, details.graph_bytes), (0, 0));
+        assert_eq!((details.waiting_bytes, details.graph_bytes, details.not_freed_bytes), (0, 0, 0));
         let holders: Vec<_> = details
             .holders
             .iter()

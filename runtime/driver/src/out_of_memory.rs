@@ -27,6 +27,9 @@ pub struct OutOfMemory {
     /// Bytes that are free now and kept for the launches of captured graphs. They are not part of
     /// `cached_bytes`.
     pub graph_bytes: usize,
+    /// Bytes that the driver refused to free. They stay allocated until the process ends, and
+    /// limits count them.
+    pub not_freed_bytes: usize,
     /// The source lines that hold the most live memory, largest first, at most
     /// [`MOST_HOLDERS`](Self::MOST_HOLDERS).
     pub holders: Vec<MemoryHolder>,
@@ -97,6 +100,7 @@ impl OutOfMemory {
             cached_bytes: 0,
             waiting_bytes: 0,
             graph_bytes: 0,
+            not_freed_bytes: 0,
             holders: Vec::new(),
         }
     }
@@ -112,6 +116,9 @@ impl fmt::Display for OutOfMemory {
         }
         if self.waiting_bytes > 0 {
             write!(f, ", {} of it behind unfinished work", ByteSize(self.waiting_bytes))?;
+        }
+        if self.not_freed_bytes > 0 {
+            write!(f, ", {} that the driver did not free", ByteSize(self.not_freed_bytes))?;
         }
         f.write_str(")")?;
         let mut word = "; largest holders:";

@@ -252,6 +252,7 @@ impl DeviceMemory {
         details.allocated_bytes = stats.allocated_bytes;
         details.graph_bytes = pool.free_bytes_of_graphs();
         details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
+        details.not_freed_bytes = self.not_freed();
         details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
         details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
         details

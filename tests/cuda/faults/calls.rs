@@ -168,7 +168,7 @@ fn a_wait_whose_event_cannot_be_made_recorded_or_waited_for_is_refused() {
 
 #[test]
 fn a_module_that_does_not_load_is_tried_again_with_the_next_launch() {
-    for plan in ["cuModuleLoadDataEx:1:218", "cuModuleGetFunction:1:500"] {
+    for plan in ["cuModuleLoadDataEx:1:304", "cuModuleGetFunction:1:304"] {
         in_child(&[("SOFTCUDA_FAIL", plan)], || {
             let (_runtime, device) = cuda();
             let work = stream(&device, "work");
@@ -313,4 +313,25 @@ fn what_the_driver_does_not_free_is_reported() {
             assert_eq!(summary.contains("not freed"), not_freed > 0, "{summary}");
         });
     }
+}
+
+#[test]
+fn a_limit_counts_what_the_driver_did_not_free() {
+    in_child(&[("SOFTCUDA_FAIL", "cuMemFree_v2:1:1")], || {
+        let runtime = Runtime::builder().memory_limit(16 << 20).build().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        drop(device.alloc::<u8>(10 << 20).unwrap());
+        // The cached block is too small, so it is freed to make room, which fails.
+        let error = device.alloc::<u8>(12 << 20).unwrap_err();
+        says(
+            &error,
+            ErrorKind::OutOfMemory,
+            &["6.0 MiB free of the limit of 16.0 MiB", "10.0 MiB that the driver did not free"],
+        );
+        assert_eq!(error.out_of_memory().unwrap().not_freed_bytes, 10 << 20);
+        let stats = device.memory_stats();
+        assert_eq!((stats.not_freed_bytes, stats.reserved_bytes), (10 << 20, 0));
+        drop(device.alloc::<u8>(6 << 20).unwrap());
+        assert!(device.fault().is_none());
+    });
 }
