@@ -11,8 +11,9 @@ use warpline_ptx as ptx;
 #[derive(Debug)]
 pub(super) struct Code {
     compile: Option<CompileCuda>,
-    /// Kernels by the addresses of their descriptions. Of a kernel without PTX, only the twin runs.
-    kernels: RwLock<HashMap<usize, Option<ptx::Kernel>>>,
+    /// Kernels by the addresses of their descriptions, or why their PTX cannot be loaded. Of a
+    /// kernel without PTX, only the twin runs.
+    kernels: RwLock<HashMap<usize, Result<Option<ptx::Kernel>, String>>>,
     /// Modules by the addresses of their texts: several kernels may share one, and its variables.
     modules: Mutex<HashMap<usize, ptx::Module>>,
 }
@@ -30,29 +31,32 @@ impl Code {
     pub(super) fn of(&self, kernel: &'static Kernel) -> Result<Option<ptx::Kernel>, String> {
         let key = std::ptr::from_ref(kernel) as usize;
         if let Some(loaded) = self.kernels.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(loaded.clone());
+            return loaded.clone();
         }
-        let loaded = self.load(kernel).map_err(|why| format!("{} cannot be loaded: {why}", kernel.name))?;
-        self.kernels.write().unwrap_or_else(PoisonError::into_inner).insert(key, loaded.clone());
-        Ok(loaded)
+        let loaded = self.load(kernel);
+        let is_known = matches!(loaded, Ok(_) | Err(Missing::Loadable(_)));
+        let loaded = loaded.map_err(|missing| format!("{} cannot be loaded: {}", kernel.name, missing.why()));
+        if is_known {
+            self.kernels.write().unwrap_or_else(PoisonError::into_inner).insert(key, loaded.clone());
+        }
+        loaded
     }
 
-    fn load(&self, kernel: &'static Kernel) -> Result<Option<ptx::Kernel>, String> {
+    fn load(&self, kernel: &'static Kernel) -> Result<Option<ptx::Kernel>, Missing> {
         let module = match self.module(kernel) {
-            Ok(module) => module,
             Err(Missing::Code(_)) if kernel.twin.is_some() => return Ok(None),
-            Err(missing) => return Err(missing.why()),
+            module => module?,
         };
-        let loaded = module.kernel(kernel.name).map_err(unsupported)?;
+        let loaded = module.kernel(kernel.name).map_err(|error| Missing::Loadable(unsupported(error)))?;
         let needed = super::run::param_bytes(kernel);
         if loaded.param_bytes() == needed {
             return Ok(Some(loaded));
         }
-        Err(format!(
+        Err(Missing::Loadable(format!(
             "its parameters have {needed} bytes together in the declaration and {} in its PTX; declare them with \
              their natural alignment",
             loaded.param_bytes()
-        ))
+        )))
     }
 
     /// Returns the address and the size in bytes of a variable in the module of `kernel`.
@@ -96,7 +100,7 @@ impl Code {
             (Source::Cuda(_), Some(compile)) => {
                 compile(kernel.name, text).map_err(|error| match error.kind() {
                     ErrorKind::Unsupported => Missing::Code(error.to_string()),
-                    _ => Missing::Loadable(error.to_string()),
+                    _ => Missing::Compiled(error.to_string()),
                 })?
             }
             _ => (*text).to_owned(),
@@ -114,18 +118,55 @@ impl Code {
 enum Missing {
     /// There is no PTX. A twin can run instead.
     Code(String),
-    /// There is PTX, which cannot be loaded.
+    /// The compiler made no PTX. It may do so another time, and remembers what it never compiles.
+    Compiled(String),
+    /// There is PTX, which can never be loaded.
     Loadable(String),
 }
 
 impl Missing {
     fn why(self) -> String {
         match self {
-            Missing::Code(why) | Missing::Loadable(why) => why,
+            Missing::Code(why) | Missing::Compiled(why) | Missing::Loadable(why) => why,
         }
     }
 }
 
 fn unsupported(error: ptx::LoadError) -> String {
     format!("its PTX cannot run on a CPU device: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpline_driver::kernel::Compared;
+
+    static COMPARED: Compared = Compared::not_yet();
+    static BROKEN: Kernel = Kernel {
+        name: "broken",
+        params: &[],
+        in_place: false,
+        source: Source::Ptx {
+            texts: &[".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry broken() { jump; }"],
+            from_sm_60: false,
+        },
+        library: None,
+        twin: None,
+        tolerance: 0.0,
+        compared: &COMPARED,
+    };
+
+    #[test]
+    fn ptx_that_cannot_be_loaded_is_read_once() {
+        let code = Code::new(None);
+        let why = code.of(&BROKEN).unwrap_err();
+        assert!(
+            why.starts_with("broken cannot be loaded: its PTX cannot run on a CPU device: line 4"),
+            "{why}"
+        );
+        let key = std::ptr::from_ref(&BROKEN) as usize;
+        let kept = code.kernels.write().unwrap().insert(key, Err("it is known".to_owned()));
+        assert_eq!(kept.unwrap().unwrap_err(), why);
+        assert_eq!(code.of(&BROKEN).unwrap_err(), "it is known");
+    }
 }

@@ -1,8 +1,9 @@
 //! Loads device code: a context's modules and the functions of kernels.
 //!
-//! A kernel is loaded with its first launch and stays loaded. Its parameters are compared with
-//! those its PTX declares before anything is launched: a launch with other parameters would read
-//! past the arguments.
+//! A kernel is loaded with its first launch and stays loaded. One whose code cannot be loaded on
+//! this device is not tried again, since the driver may compile it for long each time. Its
+//! parameters are compared with those its PTX declares before anything is launched: a launch with
+//! other parameters would read past the arguments.
 
 use super::nvrtc;
 use super::requirements;
@@ -38,10 +39,24 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
+/// Why a kernel was not loaded.
+enum NotLoaded {
+    /// It can never be loaded on this device.
+    Ever(DriverFailure),
+    /// The next attempt may succeed.
+    Now(DriverError),
+}
+
+/// The driver's answers that concern the code alone: `CUDA_ERROR_INVALID_IMAGE`,
+/// `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `UNSUPPORTED_PTX_VERSION` and `NOT_FOUND`.
+const ABOUT_THE_CODE: [u32; 5] = [200, 209, 218, 222, 500];
+
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
-    /// Functions by the address of their kernel.
-    loaded: RwLock<HashMap<usize, Function>>,
+    /// Functions by the address of their kernel, or why there never will be one.
+    loaded: RwLock<HashMap<usize, Result<Function, DriverFailure>>>,
+    /// Held while a kernel is loaded, so that threads do not compile the same one.
+    loading: Mutex<()>,
     /// Modules by the address of their text: several kernels may share one.
     modules: Mutex<HashMap<usize, Module>>,
     /// The dynamic shared memory allowed so far, by function.
@@ -58,12 +73,29 @@ impl Functions {
     /// Returns the device function of `kernel`. The context is current.
     pub(crate) fn of(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
         let key = std::ptr::from_ref(kernel) as usize;
-        if let Some(function) = self.loaded.read().get(&key) {
-            return Ok(*function);
+        if let Some(known) = self.known(key) {
+            return known;
         }
-        let function = self.load(context, kernel)?;
-        self.loaded.write().insert(key, function);
-        Ok(function)
+        let _loading = self.loading.lock();
+        if let Some(known) = self.known(key) {
+            return known;
+        }
+        let loaded = self.load(context, kernel);
+        let kept = match &loaded {
+            Ok(function) => Ok(*function),
+            Err(NotLoaded::Ever(why)) => Err(why.clone()),
+            Err(NotLoaded::Now(error)) => return Err(error.clone()),
+        };
+        self.loaded.write().insert(key, kept.clone());
+        kept.map_err(DriverError::Refused)
+    }
+
+    #[inline]
+    fn known(&self, key: usize) -> Option<Result<Function, DriverError>> {
+        Some(match self.loaded.read().get(&key)? {
+            Ok(function) => Ok(*function),
+            Err(why) => Err(DriverError::Refused(why.clone())),
+        })
     }
 
     /// Returns the module that contains `kernel`. The context is current.
@@ -76,20 +108,24 @@ impl Functions {
     }
 
     #[cold]
-    fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, DriverError> {
+    fn load(&self, context: &Context, kernel: &'static Kernel) -> Result<Function, NotLoaded> {
         let _relaxed = Relaxed::new();
-        software::register(kernel)?;
-        let refused = |why: DriverFailure| {
+        software::register(kernel).map_err(NotLoaded::Now)?;
+        let with_name = |why: DriverFailure| {
             let text = format!("{} cannot be loaded: {why}", kernel.name);
-            DriverError::Refused(why.with_text(text))
+            why.with_text(text)
         };
-        let agrees =
-            |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(refused(why.into())));
+        let never = |why: DriverFailure| NotLoaded::Ever(with_name(why));
+        let refused = |why: DriverFailure| match why.code() {
+            Some(code) if ABOUT_THE_CODE.contains(&code) => never(why),
+            _ => NotLoaded::Now(DriverError::Refused(with_name(why))),
+        };
+        let agrees = |ptx: &str| difference_in_ptx(kernel, ptx).map_or(Ok(()), |why| Err(never(why.into())));
         let module = match kernel.source {
             Source::Ptx { texts, from_sm_60 } => {
                 let capability =
                     requirements::capability(context).map_err(|failed| refused(failed.into()))?;
-                let text = requirements::choose(texts, capability).map_err(|why| refused(why.into()))?;
+                let text = requirements::choose(texts, capability).map_err(|why| never(why.into()))?;
                 agrees(text)?;
                 let loaded = requirements::as_loaded(text, from_sm_60, capability);
                 self.text_module(context, text.as_ptr() as usize, &loaded).map_err(refused)?
@@ -111,7 +147,7 @@ impl Functions {
                 self.text_module(context, std::ptr::from_ref(kernel) as usize, &text).map_err(refused)?
             }
             Source::None => {
-                return Err(refused("it has no device code, only a CPU form".into()));
+                return Err(never("it has no device code, only a CPU form".into()));
             }
         };
         let name = CString::new(kernel.name).expect("an identifier");
