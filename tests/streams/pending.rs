@@ -541,13 +541,19 @@ fn a_long_read_lets_other_tasks_run_between_its_pieces() {
     let length = stream.read(&x).map(|read| read.len());
     let joined = Pending::join_all([stream.read(&x), stream.read(&x)]);
     let half = stream.read(&x);
-    let halves = Pending::join_all([stream.read(&x.slice(..8).unwrap()), stream.read(&x)]);
+    let lengths = || stream.read(&x).map(|read| read.len());
+    let mapped = Pending::join_all([lengths(), lengths()]);
+    let short = stream.read(&x.slice(..8).unwrap()).map(drop);
+    let halves = Pending::join_all([short, stream.read(&x).map(drop)]);
+    let replaced = stream.read(&x).map(drop).with(5);
     let values = stream.enter(|| tensor.to_vec::<u8>());
     let one = stream.read_one(&x.slice(..1).unwrap());
     stream.synchronize().blocking_wait().unwrap();
     assert_eq!(polled(read), (5, vec![7; LEN]));
     assert_eq!(polled(length), (5, LEN));
-    assert_eq!(polled(joined), (10, ()));
+    assert_eq!(polled(joined), (1, ()), "nobody wants the values");
+    assert_eq!(polled(mapped), (10, ()));
+    assert_eq!(polled(replaced), (5, 5));
     // Its work is done, and a part of the value is made.
     let mut begun = task::spawn(half.map(drop));
     assert_pending!(begun.poll());

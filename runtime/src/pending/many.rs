@@ -76,7 +76,7 @@ impl Many {
             return Poll::Ready(Err(error));
         }
         while let Some(part) = self.parts.get_mut(self.taken) {
-            let in_steps = part.is_made_in_steps();
+            let is_read = part.is_read();
             let made = part.make();
             if let Some(result) = made {
                 self.taken += 1;
@@ -85,7 +85,7 @@ impl Many {
                 }
             }
             // Other tasks run between the steps, also between those of two parts.
-            if in_steps && self.taken < self.parts.len() {
+            if is_read && self.taken < self.parts.len() {
                 reentry::wake(cx.waker());
                 return Poll::Pending;
             }

@@ -15,7 +15,7 @@ use crate::shared::panics::Concern;
 use crate::shared::{Place, StreamCore};
 use awaited::Awaited;
 use many::Many;
-use output::Output;
+use output::{Output, one_step};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -125,20 +125,20 @@ impl<T> Pending<T> {
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Self {
         match place {
-            Ok(place) => Self::awaited(core, place, Output::Later(Box::new(make))),
+            Ok(place) => Self::awaited(core, place, Output::Later(one_step(make))),
             Err(error) => Self::refused_on(core, error),
         }
     }
 
-    /// Returns a `Pending` of a value that is made in steps, each of which returns `None` if there
-    /// are more.
+    /// Returns a `Pending` of a value that is read from what the op wrote. Each step returns `None`
+    /// if there are more.
     pub(crate) fn in_steps(
         core: &Arc<StreamCore>,
         place: Result<Place>,
         step: impl FnMut() -> Option<Result<T>> + Send + 'static,
     ) -> Self {
         match place {
-            Ok(place) => Self::awaited(core, place, Output::InSteps(Box::new(step))),
+            Ok(place) => Self::awaited(core, place, Output::Read(Box::new(step))),
             Err(error) => Self::refused_on(core, error),
         }
     }
@@ -227,7 +227,7 @@ impl<T> Pending<T> {
         value: T,
         check: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Self {
-        Pending { state: State::Many(Many::new(parts), Output::Checked(value, Box::new(check))) }
+        Pending { state: State::Many(Many::new(parts), Output::Checked(value, one_step(check))) }
     }
 
     /// Arranges for completion to be reported, for a later poll.
@@ -460,13 +460,13 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Returns whether the value is made in steps.
-    fn is_made_in_steps(&self) -> bool {
+    /// Returns true if the value is read from what the work wrote.
+    fn is_read(&self) -> bool {
         match &self.state {
             State::Place(_, output)
             | State::Many(_, output)
             | State::Captured(_, output)
-            | State::Making(output) => matches!(output, Output::InSteps(_)),
+            | State::Making(output) => output.is_read(),
             State::Failed(_) | State::Taken => false,
         }
     }

@@ -7,15 +7,31 @@ pub(super) enum Output<T> {
     /// Known when the op was enqueued.
     Value(T),
     /// Known when the op was enqueued, with a check to run once the op is done.
-    Checked(T, Box<dyn FnOnce() -> Result<()> + Send>),
+    Checked(T, Steps<()>),
+    /// Read from what the op wrote, once it is done. Nothing else happens then, so a value that
+    /// nobody wants is not read.
+    Read(Steps<T>),
+    /// Read, and then passed to code of the user.
+    Mapped(Steps<T>),
     /// Made when the op is done.
-    Later(Box<dyn FnOnce() -> Result<T> + Send>),
-    /// Made when the op is done, in steps of which each takes less than a millisecond, besides what
-    /// `map` does. A poll makes one step. A step returns `None` if there are more.
-    InSteps(Steps<T>),
+    Later(Steps<T>),
 }
 
+/// A function that makes a value. It returns `None` if it has to be called again. A poll calls it
+/// once, and a call takes less than a millisecond, besides what code of the user takes.
 pub(super) type Steps<T> = Box<dyn FnMut() -> Option<Result<T>> + Send>;
+
+/// Returns steps of one call.
+pub(super) fn one_step<T>(make: impl FnOnce() -> Result<T> + Send + 'static) -> Steps<T> {
+    let mut make = Some(make);
+    Box::new(move || Some(make.take().expect("the last step comes once")()))
+}
+
+/// Returns `steps` followed by `f` of what they make.
+fn then<T: 'static, U>(mut steps: Steps<T>, f: impl FnOnce(T) -> U + Send + 'static) -> Steps<U> {
+    let mut f = Some(f);
+    Box::new(move || Some(steps()?.map(|made| f.take().expect("the last step comes once")(made))))
+}
 
 impl<T> Output<T> {
     /// Returns the value, or this output if there are more steps to it. To be called once the work
@@ -24,10 +40,19 @@ impl<T> Output<T> {
     pub(super) fn step(self) -> Result<Result<T>, Self> {
         match self {
             Output::Value(value) => Ok(Ok(value)),
-            Output::Checked(value, check) => Ok(check().map(|()| value)),
-            Output::Later(make) => Ok(make()),
-            Output::InSteps(mut step) => step().ok_or(Output::InSteps(step)),
+            Output::Checked(value, mut check) => match check() {
+                Some(checked) => Ok(checked.map(|()| value)),
+                None => Err(Output::Checked(value, check)),
+            },
+            Output::Read(mut steps) => steps().ok_or(Output::Read(steps)),
+            Output::Mapped(mut steps) => steps().ok_or(Output::Mapped(steps)),
+            Output::Later(mut steps) => steps().ok_or(Output::Later(steps)),
         }
+    }
+
+    /// Returns true if the value is read from what the op wrote.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self, Output::Read(_) | Output::Mapped(_))
     }
 
     /// Returns this output with `f` applied to its value once it is made.
@@ -36,14 +61,10 @@ impl<T> Output<T> {
         T: Send + 'static,
     {
         match self {
-            Output::InSteps(mut step) => {
-                let mut f = Some(f);
-                let mut apply = move |value| f.take().expect("the last step comes once")(value);
-                Output::InSteps(Box::new(move || step().map(|made| made.map(&mut apply))))
-            }
-            Output::Value(value) => Output::Later(Box::new(move || Ok(f(value)))),
-            Output::Checked(value, check) => Output::Later(Box::new(move || check().map(|()| f(value)))),
-            Output::Later(make) => Output::Later(Box::new(move || make().map(f))),
+            Output::Value(value) => Output::Later(one_step(move || Ok(f(value)))),
+            Output::Checked(value, check) => Output::Later(then(check, move |()| f(value))),
+            Output::Read(steps) | Output::Mapped(steps) => Output::Mapped(then(steps, f)),
+            Output::Later(steps) => Output::Later(then(steps, f)),
         }
     }
 
@@ -53,10 +74,10 @@ impl<T> Output<T> {
         T: 'static,
     {
         match self {
-            Output::Value(_) => Output::Value(()),
+            Output::Value(_) | Output::Read(_) => Output::Value(()),
             Output::Checked(_, check) => Output::Checked((), check),
-            Output::Later(make) => Output::Later(Box::new(move || make().map(drop))),
-            Output::InSteps(mut step) => Output::InSteps(Box::new(move || step().map(|made| made.map(drop)))),
+            Output::Mapped(steps) => Output::Mapped(then(steps, drop)),
+            Output::Later(steps) => Output::Later(then(steps, drop)),
         }
     }
 
@@ -64,7 +85,7 @@ impl<T> Output<T> {
     pub(super) fn replaced<U>(self, value: U) -> Output<U> {
         match self {
             Output::Checked(_, check) => Output::Checked(value, check),
-            Output::Value(_) | Output::Later(_) | Output::InSteps(_) => Output::Value(value),
+            Output::Value(_) | Output::Read(_) | Output::Mapped(_) | Output::Later(_) => Output::Value(value),
         }
     }
 }
@@ -75,7 +96,7 @@ impl<T: DeviceValue> Output<T> {
     pub(super) fn known(self) -> Option<T> {
         match self {
             Output::Value(value) | Output::Checked(value, _) => Some(value),
-            Output::Later(_) | Output::InSteps(_) => T::at_once().cloned(),
+            Output::Read(_) | Output::Mapped(_) | Output::Later(_) => T::at_once().cloned(),
         }
     }
 
@@ -83,7 +104,7 @@ impl<T: DeviceValue> Output<T> {
     pub(super) fn look(&self) -> Option<&T> {
         match self {
             Output::Value(value) | Output::Checked(value, _) => Some(value),
-            Output::Later(_) | Output::InSteps(_) => T::at_once(),
+            Output::Read(_) | Output::Mapped(_) | Output::Later(_) => T::at_once(),
         }
     }
 }
@@ -92,17 +113,10 @@ impl Output<()> {
     pub(super) fn with<T>(self, value: T) -> Output<T> {
         match self {
             Output::Value(()) => Output::Value(value),
-            Output::Checked((), check) | Output::Later(check) => Output::Checked(value, check),
-            Output::InSteps(mut step) => Output::Checked(
-                value,
-                Box::new(move || {
-                    loop {
-                        if let Some(made) = step() {
-                            return made;
-                        }
-                    }
-                }),
-            ),
+            Output::Checked((), steps)
+            | Output::Read(steps)
+            | Output::Mapped(steps)
+            | Output::Later(steps) => Output::Checked(value, steps),
         }
     }
 }
