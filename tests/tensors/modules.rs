@@ -237,6 +237,10 @@ fn every_type_goes_to_a_file_and_back() {
     tensors.push(Tensor::zeros([0, 3], &device).queued().unwrap());
     let module = Buffers(tensors);
     let bytes = block_on(to_safetensors(&module)).unwrap();
+    assert_eq!(
+        bytes,
+        safetensors::serialize(SafeTensors::deserialize(&bytes).unwrap().tensors(), None).unwrap()
+    );
     let empty = |x: &Tensor| Tensor::zeros(x.shape(), (x.dtype(), &device)).queued().unwrap();
     let copy = Buffers(module.0.iter().map(empty).collect());
     block_on(load_safetensors(&copy, &bytes)).unwrap();
@@ -245,6 +249,28 @@ fn every_type_goes_to_a_file_and_back() {
         assert_eq!(elements(&tensor), elements(&copy));
     }
     says(&refusal(load_safetensors(&module, &bytes)), ErrorKind::Shape, &["10 is a transposed view"]);
+}
+
+#[test]
+fn a_large_state_goes_to_a_file_in_pieces() {
+    let (_runtime, [device, _]) = two_devices();
+    let net = Linear::new(1 << 10, 1 << 11, &device).unwrap();
+    block_on(device.synchronize()).unwrap();
+    let mut file = tokio_test::task::spawn(to_safetensors(&net));
+    let mut polls = 0;
+    let bytes = loop {
+        polls += 1;
+        match file.poll() {
+            std::task::Poll::Ready(bytes) => break bytes.unwrap(),
+            std::task::Poll::Pending => block_on(device.synchronize()).unwrap(),
+        }
+    };
+    assert!(bytes.len() > 8 << 20);
+    assert!(polls > 16, "8 MiB are read and appended in pieces of 1 MiB, in {polls} polls");
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let (numbers, _) = file.tensor("weight").unwrap().data().as_chunks::<4>();
+    let numbers: Vec<_> = numbers.iter().map(|&number| f32::from_le_bytes(number)).collect();
+    assert_eq!(numbers, elements(&net.weight));
 }
 
 /// Returns a file with a tensor of zeros for each name, type and shape.

@@ -2,7 +2,7 @@
 
 use super::Module;
 use crate::{DType, Tensor, TensorOps};
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo, TensorView};
 use std::collections::BTreeSet;
 use std::future::Future;
 use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
@@ -13,6 +13,9 @@ use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
 /// The reads are enqueued when the call returns; the future waits for them. Names are those of
 /// [`Module::state_dict`], so PyTorch loads the file into a module of the same structure. A tensor
 /// with several names is stored once for each.
+///
+/// The task that awaits it copies to the file, at most 1 MiB in a poll, so other tasks of the
+/// executor run meanwhile.
 ///
 /// # Errors
 /// The errors of [`TensorOps::to_vec`](crate::TensorOps::to_vec); `Data` if two tensors have one
@@ -52,22 +55,47 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
         };
         parts.push((name, tensor.dtype(), tensor.shape().to_vec(), bytes));
     }
+    // As the crate orders them, so that each tensor is aligned: the widest types first.
+    parts.sort_by(|(left, left_type, ..), (right, right_type, ..)| {
+        stored(*right_type).cmp(&stored(*left_type)).then_with(|| left.cmp(right))
+    });
     async move {
-        let mut names = BTreeSet::new();
-        let mut read = Vec::with_capacity(parts.len());
+        let (mut tensors, mut end) = (Vec::with_capacity(parts.len()), 0);
+        let (mut contents, mut names) = (Vec::with_capacity(parts.len()), BTreeSet::new());
         for (name, dtype, shape, bytes) in parts {
-            read.push((name, stored(dtype), shape, bytes.await?));
-        }
-        let mut views = Vec::with_capacity(read.len());
-        for (name, dtype, shape, bytes) in &read {
-            if !names.insert(name) {
-                return Err(named_twice(site, name));
+            if !names.insert(name.clone()) {
+                return Err(named_twice(site, &name));
             }
-            let view = TensorView::new(*dtype, shape.clone(), bytes);
-            views.push((name, view.expect("the bytes are those of a tensor of this type and shape")));
+            let (start, bytes) = (end, bytes.await?);
+            end += bytes.len();
+            tensors.push((name, TensorInfo { dtype: stored(dtype), shape, data_offsets: (start, end) }));
+            contents.push(bytes);
         }
-        safetensors::serialize(views, None).map_err(|error| unfit(site, &error.to_string()))
+        let mut file = header(tensors).map_err(|why| unfit(site, &why))?;
+        file.reserve_exact(end);
+        for bytes in contents {
+            for piece in bytes.chunks(PIECE_BYTES) {
+                file.extend_from_slice(piece);
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(file)
     }
+}
+
+/// The most bytes that a poll copies.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Returns the beginning of a file, up to the data, or the reason if there can be none. The format
+/// is that of the crate's documentation: the length of a description in JSON, and the description,
+/// which spaces extend to a multiple of 8 bytes.
+fn header(tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>, String> {
+    let metadata = Metadata::new(None, tensors).map_err(|error| error.to_string())?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
 }
 
 /// Loads the parameters and buffers of `module` from the bytes of a safetensors file.
