@@ -64,8 +64,9 @@ impl ColumnMoments {
                 the length of a row";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let seen = Stream::current(device)?.alloc_zeroed(cols)?;
-        Ok(ColumnMoments { seen, means: device.alloc(cols)?, squares: device.alloc(cols)? })
+        let stream = Stream::current(device)?;
+        let (means, squares) = (stream.alloc_zeroed(cols)?, stream.alloc_zeroed(cols)?);
+        Ok(ColumnMoments { seen: stream.alloc_zeroed(cols)?, means, squares })
     }
 
     /// Merges the rows of `x`.
@@ -95,7 +96,8 @@ impl ColumnMoments {
     /// Computes each column's mean and standard deviation, which
     /// [`standardize_`](crate::standardize_) takes.
     ///
-    /// The deviation is that of the population (divided by n), or 1 where it would be 0.
+    /// The deviation is that of the population (divided by n), or 1 where it would be 0. Without
+    /// rows, the mean is 0 and the deviation 1.
     ///
     /// # Errors
     /// The errors of [`sum`], returned by the call itself.

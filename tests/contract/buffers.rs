@@ -50,6 +50,15 @@ contract! {
         assert_eq!(moments.seen().await?, 0);
     }
 
+    async fn moments_of_no_rows_are_zero_and_one([device]) {
+        let stream = device.new_stream()?;
+        // The moments get this memory.
+        drop((filled(&stream, 512, 7.0).await?, filled(&stream, 512, 7.0).await?, filled(&stream, 512, 7.0).await?));
+        let moments = stream.enter(|| ColumnMoments::new(3, &device))?;
+        let (mean, deviation) = stream.enter(|| moments.scales())?;
+        assert_eq!((stream.read(&mean).await?, stream.read(&deviation).await?), (vec![0.0; 3], vec![1.0; 3]));
+    }
+
     async fn a_refused_merge_counts_nothing([device]) {
         let (copy, stream) = (device.new_stream()?, device.new_stream()?);
         let x = copy.alloc::<f32>(8)?;
