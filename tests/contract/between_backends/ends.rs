@@ -61,6 +61,24 @@ fn nothing_more_of_an_abandoned_stream_runs_and_everything_of_it_is_released() {
 }
 
 #[test]
+fn an_event_of_a_stream_that_ends_meanwhile_is_waited_for() {
+    within_a_minute(|| {
+        let (_runtime, [a, b]) = two_streams(Runtime::builder());
+        for round in 0..3000 {
+            let (from, to) = if round % 2 == 0 { (a.device(), &b) } else { (b.device(), &a) };
+            let ends = from.new_stream().unwrap();
+            let issued = to.issued();
+            ends.call(|| ()).detach();
+            let event = ends.record_event();
+            drop(ends);
+            to.wait_event(&event);
+            assert_eq!(to.issued(), issued + 1);
+            block_on(to.synchronize()).unwrap();
+        }
+    });
+}
+
+#[test]
 fn memory_of_a_failed_device_is_not_copied() {
     for schedule in [Schedule::Threads, Schedule::Seeded(4)] {
         within_a_minute(move || {

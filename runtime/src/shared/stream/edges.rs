@@ -53,14 +53,14 @@ impl StreamCore {
             let done = observed.covers(from.used)
                 || (state.knows_more && self.known.lock().covers(from.used))
                 || from.timeline.reached(from.used.ticket);
-            if done && from.is_told() {
-                self.take_ticket(state, site).map_err(|error| self.refused(site, &error))?;
-            } else {
-                let point = self.point_of(state, from).map_err(|error| self.refused(site, &error))?;
-                self.submit(state, site, |_| Command::Wait(point), None, false)
-                    .map_err(|error| self.refused(site, &error))?;
-                by_driver = true;
-            }
+            let point = if done && from.is_told() { Ok(None) } else { self.point_of(state, from) };
+            by_driver = matches!(point, Ok(Some(_)));
+            let taken = match point {
+                Ok(Some(point)) => self.submit(state, site, |_| Command::Wait(point), None, false).map(drop),
+                Ok(None) => self.take_ticket(state, site),
+                Err(error) => Err(error),
+            };
+            taken.map_err(|error| self.refused(site, &error))?;
             holds = true;
         }
         let mut changed = holds && self.merge_clocks(state, from);
@@ -96,10 +96,10 @@ impl StreamCore {
         changed
     }
 
-    /// Returns the point that the driver waits for, given a place that is not reached. The next
+    /// Returns the point that the driver waits for, given a place that was not reached. The next
     /// submission has to be the wait for it. That wait is held back if its event has not been
-    /// recorded yet.
-    fn point_of(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
+    /// recorded yet. Returns `None` if the place has been reached since, where that can be told.
+    fn point_of(&self, state: &mut State, from: &Snapshot) -> Result<Option<Point>, DriverError> {
         if self.is_elsewhere(from) {
             return self.point_elsewhere(state, from);
         }
@@ -117,7 +117,7 @@ impl StreamCore {
                 None => state.hold_back(self, After::Event(coming.clone())),
             }
         }
-        Ok(point)
+        Ok(Some(point))
     }
 
     /// Returns true if `from` is on a device of another backend.
@@ -128,11 +128,14 @@ impl StreamCore {
     /// Returns the point to wait for, like [`point_of`](Self::point_of), for a place on a device of
     /// another backend. The wait is held back until the place is reached.
     #[cold]
-    fn point_elsewhere(&self, state: &mut State, from: &Snapshot) -> Result<Point, DriverError> {
+    fn point_elsewhere(&self, state: &mut State, from: &Snapshot) -> Result<Option<Point>, DriverError> {
         let ticket = from.used.ticket;
         let Some(stream) = self.device.runtime.stream(from.used.stream) else {
-            // It was there just now, so its last work has finished or never will run.
-            let text = format!("it needs a stream of {} that has ended; wait for it again", from.device);
+            // It has retired, so its work has finished, perhaps just now, or never will run.
+            if from.timeline.reached(ticket) && from.is_told() {
+                return Ok(None);
+            }
+            let text = format!("it needs a stream of {} that ended before its work", from.device);
             return Err(DriverError::Refused(text.into()));
         };
         if let Some(fault) = stream.fault()
@@ -150,7 +153,7 @@ impl StreamCore {
         }
         let elsewhere = Elsewhere { stream, ticket, coming: from.coming.clone() };
         state.hold_back(self, After::Elsewhere(elsewhere));
-        Ok(Point { timeline: from.timeline.clone(), ticket, event: None })
+        Ok(Some(Point { timeline: from.timeline.clone(), ticket, event: None }))
     }
 
     fn point_at(&self, from: &Snapshot) -> Point {
@@ -193,8 +196,10 @@ impl StreamCore {
         if from.timeline.reached(from.used.ticket) && from.is_told() {
             return Ok(());
         }
-        let point = self.point_of(state, from)?;
-        self.submit_gate(state, site, point)
+        match self.point_of(state, from)? {
+            Some(point) => self.submit_gate(state, site, point),
+            None => Ok(()),
+        }
     }
 
     /// Like [`submit_edge`](Self::submit_edge), for a point that the host opens.

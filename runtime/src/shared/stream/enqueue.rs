@@ -277,6 +277,10 @@ impl StreamCore {
             return Ok(Some(permit));
         }
         room.clone().try_acquire_owned().map(Some).map_err(|_| {
+            // The room of an abandoned stream becomes free, and is of no use.
+            if let Some(why) = self.timeline.fault() {
+                return self.refused(site, &DriverError::Refused(why.into()));
+            }
             self.want_marker(self.issued());
             Error::new(
                 ErrorKind::Full,
