@@ -63,7 +63,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn known(&self) -> &Clock {
+    pub(crate) fn known(&self) -> &Clock {
         self.known.as_ref().unwrap_or(&self.stated)
     }
 
