@@ -20,6 +20,10 @@ pub struct Event {
     core: Arc<StreamCore>,
     /// The place, or the error why it was not recorded.
     snapshot: Result<Arc<Snapshot>>,
+    /// The fault of the device, if it had failed before. The work before the event may be lost
+    /// then. A wait of another stream is not refused for it: such a wait hands on what the work
+    /// left unwritten.
+    fault: Option<Error>,
     stamp: Option<Arc<Stamp>>,
 }
 
@@ -27,14 +31,16 @@ impl Event {
     #[track_caller]
     pub(crate) fn record(core: &Arc<StreamCore>, stamp: Option<Arc<Stamp>>) -> Self {
         let site = Site::here(&"record_event");
+        let fault = core.device.health.fault().cloned();
+        let event = |snapshot| Event { core: core.clone(), snapshot, fault, stamp };
         if let Err(error) = core.may_ask(site) {
-            return Event { core: core.clone(), snapshot: Err(error), stamp };
+            return event(Err(error));
         }
         // If another thread captures the stream, the event marks the current end of the stream
         // itself.
         let capture = core.capture(site).ok().flatten();
         if let Some(capture) = capture {
-            return Event { core: core.clone(), snapshot: Ok(Arc::new(capture.snapshot(core))), stamp };
+            return event(Ok(Arc::new(capture.snapshot(core))));
         }
         let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
             // The driver could record no event. A wait for this place waits for its ticket; the
@@ -42,7 +48,7 @@ impl Event {
             core.note_unseen(&core.device.refused(&"record_event", &error));
             core.snapshot_to_await(|_| true).expect("without a mark nothing can be refused")
         });
-        Event { core: core.clone(), snapshot: Ok(Arc::new(snapshot)), stamp }
+        event(Ok(Arc::new(snapshot)))
     }
 
     pub(crate) fn core(&self) -> &Arc<StreamCore> {
@@ -73,9 +79,10 @@ impl Event {
     /// # Errors
     /// In the `Pending`: the device has failed; `Captured` if the event was recorded in a capture.
     pub fn synchronize(&self) -> Pending<()> {
-        let place = self.snapshot().and_then(|snapshot| match snapshot.capture {
-            Some(_) => Err(self.core.nothing_to_await(0)),
-            None => Ok(Place::at(snapshot.used.ticket, snapshot.stated.clone())),
+        let place = self.snapshot().and_then(|snapshot| match (&snapshot.capture, &self.fault) {
+            (Some(_), _) => Err(self.core.nothing_to_await(0)),
+            (None, Some(fault)) => Err(fault.clone()),
+            (None, None) => Ok(Place::at(snapshot.used.ticket, snapshot.stated.clone())),
         });
         Pending::value(&self.core, place, ())
     }
@@ -137,7 +144,7 @@ impl Event {
 #[cold]
 fn in_the_wrong_order(by: Duration) -> Error {
     let why = format!(
-        "elapsed_since: the argument was passed {by:?} after the event on which it was called; call it on the other one"
+        "elapsed_since: `earlier` was reached {by:?} after the event that it is compared with; swap the two"
     );
     Error::new(ErrorKind::InvalidArgument, why)
 }

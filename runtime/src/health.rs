@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
-use warpline_driver::{Error, Health, process};
+use warpline_driver::{Error, ErrorKind, Health, process};
 
 /// The state of a device or of a runtime, from [`Device::health`](crate::Device::health) and
 /// [`Runtime::health`](crate::Runtime::health).
@@ -46,7 +46,10 @@ impl HealthState {
 /// It returns copies of the state. The lock of the state is held for the copying alone, because a
 /// thread that reports a failure takes it.
 #[derive(Clone, Debug)]
-pub struct HealthWatch(watch::Receiver<HealthState>);
+pub struct HealthWatch {
+    reported: watch::Receiver<HealthState>,
+    healths: Healths,
+}
 
 impl HealthWatch {
     /// Returns the newest state.
@@ -55,18 +58,22 @@ impl HealthWatch {
         if process::is_forked() {
             return HealthState::Failing(process::forked());
         }
-        self.0.borrow().clone()
+        let reported = self.reported.borrow().clone();
+        self.healths.newer_than(reported)
     }
 
     /// Resolves to the next state that this watch has not returned here yet; `None` once there can
     /// be none, because the device or the runtime is gone. The state when the watch was made does
-    /// not count as new.
+    /// not count as new. In the child of a fork nothing changes any more, so it is `None`.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.
     pub async fn changed(&mut self) -> Option<HealthState> {
-        self.0.changed().await.ok()?;
-        Some(self.0.borrow_and_update().clone())
+        if process::is_forked() {
+            return None;
+        }
+        self.reported.changed().await.ok()?;
+        Some(self.reported.borrow_and_update().clone())
     }
 
     /// Resolves when no work is accepted any more, immediately if that is so already. A device or a
@@ -76,7 +83,7 @@ impl HealthWatch {
     /// Nothing is lost if the future is dropped.
     pub async fn unready(&mut self) -> HealthState {
         // First, so that a change in between is not missed.
-        self.0.mark_unchanged();
+        self.reported.mark_unchanged();
         let mut state = self.state();
         while state.is_ready() {
             state = self.changed().await.unwrap_or(HealthState::ShuttingDown);
@@ -85,25 +92,48 @@ impl HealthWatch {
     }
 }
 
+/// The healths of the device, or of the devices of the runtime. They know of a failure before it is
+/// reported, because no lock may be held then.
+#[derive(Clone, Debug, Default)]
+struct Healths(Arc<Mutex<Vec<Weak<Health>>>>);
+
+impl Healths {
+    /// Returns the failure of a device if there is one that `reported` does not have yet, and
+    /// otherwise `reported`.
+    fn newer_than(&self, reported: HealthState) -> HealthState {
+        if reported.fault().is_some() {
+            return reported;
+        }
+        let healths = self.0.lock();
+        let failure = |health: Arc<Health>| health.fault().filter(|fault| is_failure(fault)).cloned();
+        let fault = healths.iter().filter_map(Weak::upgrade).find_map(failure);
+        fault.map_or(reported, HealthState::Failing)
+    }
+}
+
+/// Returns true if a device with this error has failed. A device that was shut down while work was
+/// left that can never run has an error too.
+fn is_failure(fault: &Error) -> bool {
+    fault.kind() != ErrorKind::ShutDown
+}
+
 /// The state, for those who ask and those who watch.
 #[derive(Debug)]
 pub(crate) struct Reported {
     state: watch::Sender<HealthState>,
-    /// Of the device, or of the devices of the runtime. They know of a failure before it is
-    /// reported here, where no lock may be held.
-    healths: Mutex<Vec<Weak<Health>>>,
+    healths: Healths,
 }
 
 impl Default for Reported {
     fn default() -> Self {
-        Reported { state: watch::Sender::new(HealthState::Ready), healths: Mutex::default() }
+        Reported { state: watch::Sender::new(HealthState::Ready), healths: Healths::default() }
     }
 }
 
 impl Reported {
     /// Adds a device.
     pub(crate) fn of(&self, health: &Arc<Health>) {
-        self.healths.lock().push(Arc::downgrade(health));
+        self.healths.0.lock().push(Arc::downgrade(health));
     }
 
     pub(crate) fn state(&self) -> HealthState {
@@ -111,20 +141,18 @@ impl Reported {
             return HealthState::Failing(process::forked());
         }
         let reported = self.state.borrow().clone();
-        if reported.fault().is_some() {
-            return reported;
-        }
-        let healths = self.healths.lock();
-        let fault = healths.iter().filter_map(Weak::upgrade).find_map(|health| health.fault().cloned());
-        fault.map_or(reported, HealthState::Failing)
+        self.healths.newer_than(reported)
     }
 
     pub(crate) fn watch(&self) -> HealthWatch {
-        HealthWatch(self.state.subscribe())
+        HealthWatch { reported: self.state.subscribe(), healths: self.healths.clone() }
     }
 
     /// Reports a failure, unless one was reported before.
     pub(crate) fn fails(&self, fault: &Error) {
+        if !is_failure(fault) {
+            return;
+        }
         self.state.send_if_modified(|state| {
             let is_first = state.fault().is_none();
             if is_first {

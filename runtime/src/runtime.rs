@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 #[cfg(feature = "cuda")]
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 #[cfg(feature = "test-util")]
 use warpline_cpu::CpuBackend;
@@ -40,6 +41,8 @@ pub struct Runtime {
 
 struct Inner {
     shared: Arc<RuntimeShared>,
+    /// True once the devices were told to shut down.
+    stopped: AtomicBool,
     /// The CPU devices, by ordinal, and those of other drivers.
     devices: Vec<Arc<DeviceShared>>,
     #[cfg(feature = "cuda")]
@@ -187,6 +190,8 @@ impl Runtime {
     /// `ShutDown` if some of the work could never run; `Fault` if a device failed; the errors of
     /// refused calls that the program has not seen, as in [`Device::synchronize`].
     pub async fn shut_down(self) -> Result<()> {
+        self.inner.accept_no_more();
+        self.inner.shared.let_calls_end().await;
         let parts: Vec<_> = self.devices().iter().map(Device::synchronize).collect();
         self.inner.stop();
         let mut result = Ok(());
@@ -232,6 +237,7 @@ impl Runtime {
             })
             .collect();
         let inner = Arc::new(Inner {
+            stopped: AtomicBool::new(false),
             #[cfg(feature = "cuda")]
             cuda: CudaDevices::default(),
             shared,
@@ -357,18 +363,22 @@ impl Inner {
         all
     }
 
+    fn accept_no_more(&self) {
+        self.shared.shut_down();
+        self.all().iter().for_each(|device| device.reported.shuts_down());
+    }
+
     fn stop(&self) {
         // A forked child has none of the threads that would release their locks.
-        if self.shared.is_shut_down() || warpline_driver::process::is_forked() {
+        if self.stopped.swap(true, Ordering::AcqRel) || warpline_driver::process::is_forked() {
             return;
         }
-        self.shared.shut_down();
+        self.accept_no_more();
         // A device and its default stream hold each other.
         let devices = self.all();
         let defaults: Vec<_> = devices.iter().map(|device| device.take_default_stream()).collect();
         drop(defaults);
         for device in &devices {
-            device.reported.shuts_down();
             device.driver.shut_down();
         }
     }

@@ -124,6 +124,7 @@ const METHODS: &[(&str, Rule, Method)] = &[
     ("Stream::copy", Asks, |kit| polled(kit.stream.copy_buffer(&kit.y, &kit.x))),
     ("Stream::copy_peer", Asks, |kit| polled(kit.stream.copy_buffer_peer(&kit.y, &kit.x))),
     ("Stream::write", Asks, |kit| polled(kit.stream.write(&kit.x, &[1.0; 4]))),
+    ("Stream::write_vec", Asks, |kit| polled(kit.stream.write_vec(&kit.x, vec![1.0; 4]))),
     ("Stream::read", Asks, |kit| polled(kit.stream.read(&kit.x))),
     ("Stream::read_one", Asks, |kit| polled(kit.stream.read_one(&kit.x.slice(0..1).unwrap()))),
     ("Stream::copy_to_device", Asks, |kit| match kit.stream.copy_to_device(kit.take(|parts| &mut parts.host)) {
@@ -217,6 +218,9 @@ const METHODS: &[(&str, Rule, Method)] = &[
         device.reset_peak_memory_stats();
         (device.properties().multiprocessors == 0).then_some(ErrorKind::Driver)
     }),
+    ("Device::health", Free, |kit| kit.device.health().fault().map(|fault| fault.kind())),
+    ("Device::watch_health", Free, |kit| kit.device.watch_health().state().fault().map(|fault| fault.kind())),
+    ("Device::needs_new_process", Free, |kit| kit.device.needs_new_process().then_some(ErrorKind::Fault)),
     ("Device::fault", Free, |kit| kit.device.fault().map(|fault| fault.kind())),
     ("Buffer::slice and its like", Free, |kit| {
         let view = kit.x.slice(0..4).and_then(|x| x.as_matrix(2)).and_then(|x| x.columns(0..1)?.rows(0..1));

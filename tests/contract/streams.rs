@@ -300,7 +300,7 @@ contract! {
         assert_eq!(start.elapsed_since(&start)?, std::time::Duration::ZERO);
         match start.elapsed_since(&end) {
             Ok(backwards) => assert_eq!((took, backwards), Default::default(), "at the same time"),
-            Err(error) => says(&error, ErrorKind::InvalidArgument, &["the argument was passed", "call it on the other one"]),
+            Err(error) => says(&error, ErrorKind::InvalidArgument, &["`earlier` was reached", "swap the two"]),
         }
     }
 

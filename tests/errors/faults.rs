@@ -77,8 +77,10 @@ fn later_calls_fail_at_once_with_the_same_cause() {
     let lease = block_on(pool.lease()).unwrap();
     let x = stream.alloc::<f32>(4).unwrap();
     stream.fill(&x, 1.0).blocking_wait().unwrap();
+    let host = device.blocking_pinned::<f32>(4).unwrap();
+    // This one is in the pool.
+    drop(device.blocking_pinned::<f32>(1000).unwrap());
     let cause = refusal(crate::support::break_device(&stream)).to_string();
-    let host = device.blocking_pinned::<f32>(4).expect("host memory is not the device's");
     for error in [
         refusal(stream.fill(&x, 2.0)),
         refusal(stream.read(&x)),
@@ -94,6 +96,9 @@ fn later_calls_fail_at_once_with_the_same_cause() {
         device.new_stream().unwrap_err(),
         device.default_stream().unwrap_err(),
         block_on(pool.lease()).unwrap_err(),
+        block_on(device.pinned::<f32>(1000)).unwrap_err(),
+        device.blocking_pinned::<f32>(5000).unwrap_err(),
+        device.pin(vec![0u8; 8]).unwrap_err(),
     ] {
         assert_eq!((error.kind(), error.to_string()), (ErrorKind::Fault, cause.clone()));
     }
@@ -474,4 +479,101 @@ fn health_moves_from_ready_to_failing_or_shutting_down() {
     assert!(one.health().fault().is_some(), "a failure stays");
     drop((one, two, stream));
     assert!(block_on(watches[1].changed()).is_none(), "the device is gone");
+}
+
+#[test]
+fn a_watch_knows_of_a_fault_as_soon_as_somebody_has_awaited_it() {
+    for _ in 0..100 {
+        let (runtime, device, stream) = one_stream(Runtime::builder());
+        let earlier = device.watch_health();
+        drop(refusal(crate::support::break_device(&stream)));
+        for watch in [earlier, device.watch_health(), runtime.watch_health()] {
+            assert!(watch.state().fault().is_some());
+        }
+    }
+}
+
+#[test]
+fn a_device_that_was_shut_down_with_work_behind_a_gate_has_not_failed() {
+    let (runtime, device, stream) = one_stream(Runtime::builder());
+    let gate = stream.hold().unwrap();
+    let held = stream.call(|| ());
+    let mut watch = device.watch_health();
+    drop(runtime);
+    assert_eq!(refusal(held).kind(), ErrorKind::ShutDown);
+    assert!(matches!(block_on(watch.unready()), warpline::HealthState::ShuttingDown));
+    assert!(matches!(device.health(), warpline::HealthState::ShuttingDown));
+    drop(gate);
+}
+
+#[test]
+fn a_stream_of_a_failed_device_says_so_although_it_was_idle() {
+    let (_runtime, device, stream) = one_stream(Runtime::builder());
+    let (idle, x) = (device.new_stream().unwrap(), stream.alloc::<f32>(4).unwrap());
+    stream.fill(&x, 1.0).blocking_wait().unwrap();
+    let passed = stream.record_event();
+    let failing = device.new_stream().unwrap();
+    let cause = refusal(crate::support::break_device(&failing)).to_string();
+    stream.call(|| ()).detach();
+    for idle in [&idle, &stream] {
+        for error in [
+            refusal(idle.synchronize()),
+            idle.query().unwrap_err(),
+            refusal(idle.record_event().synchronize()),
+            idle.record_event().query().unwrap_err(),
+        ] {
+            assert_eq!((error.kind(), error.to_string()), (ErrorKind::Fault, cause.clone()));
+        }
+    }
+    assert!(passed.query().unwrap(), "it was passed before");
+}
+
+#[test]
+fn a_panic_counts_although_its_stream_is_gone() {
+    for _ in 0..20 {
+        let (runtime, device, stream) = one_stream(Runtime::builder());
+        let (tell, told) = std::sync::mpsc::channel();
+        let panics = |stream: Stream| {
+            let tell = tell.clone();
+            stream.call(|| panic!("on purpose")).detach();
+            stream.call(move || tell.send(()).unwrap()).detach();
+        };
+        panics(stream);
+        told.recv().unwrap();
+        let said = ["call on stream \"work\"", "on purpose"];
+        says(&refusal(device.synchronize()), ErrorKind::Panicked, &said);
+        device.synchronize().blocking_wait().unwrap();
+        panics(device.stream().label("work").build().unwrap());
+        told.recv().unwrap();
+        says(&block_on(runtime.shut_down()).unwrap_err(), ErrorKind::Panicked, &said);
+    }
+}
+
+#[test]
+fn a_shutdown_waits_for_every_call_that_was_accepted() {
+    for _ in 0..50 {
+        let (runtime, device, _stream) = one_stream(Runtime::builder());
+        let ran = Arc::new(AtomicU32::new(0));
+        let begin = Arc::new(std::sync::Barrier::new(3));
+        let threads = [(); 2].map(|()| {
+            let (ran, begin, stream) = (ran.clone(), begin.clone(), device.new_stream().unwrap());
+            std::thread::spawn(move || {
+                begin.wait();
+                loop {
+                    let (before, ran) = (stream.issued(), ran.clone());
+                    let mut call = stream.call(move || ran.fetch_add(1, Ordering::Relaxed));
+                    if call.query().is_err() {
+                        assert_eq!(stream.issued(), before, "it is refused, so it never runs");
+                        break before;
+                    }
+                    call.detach();
+                }
+            })
+        });
+        begin.wait();
+        block_on(runtime.shut_down()).unwrap();
+        let ran = ran.load(Ordering::Relaxed);
+        let accepted: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
+        assert_eq!(u64::from(ran), accepted);
+    }
 }

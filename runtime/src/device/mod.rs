@@ -139,7 +139,8 @@ impl Device {
     /// # Errors
     /// In the `Pending`, as [`Stream::synchronize`]: one unseen error of one stream, of which each
     /// stream keeps the first 64. Synchronize again until that succeeds to get the others. `Fault`
-    /// if the device has failed, also if its streams are gone: work may be lost.
+    /// if the device has failed, also if its streams are gone: work may be lost. `Panicked` also if
+    /// the stream of the host function is gone. A stream that is closed drops its other errors.
     pub fn synchronize(&self) -> Pending<()> {
         if let Err(error) = reentry::may_ask(&"synchronize") {
             return Pending::refused(error);
@@ -151,7 +152,10 @@ impl Device {
             .map(StreamCore::synchronize)
             .collect();
         let device = self.shared().clone();
-        Pending::many_checked(parts, (), move || device.confirm_nothing_is_lost())
+        Pending::many_checked(parts, (), move || {
+            device.confirm_nothing_is_lost()?;
+            device.confirm_no_closed_panics()
+        })
     }
 
     /// Returns statistics of the device memory: bytes in use and reserved, the peaks of both, and
@@ -329,7 +333,8 @@ impl Device {
     ///
     /// # On the CPU device
     /// The device code of kernels that run it there is loaded, and CUDA C++ compiled. That of the
-    /// other kernels is only compared with the declaration.
+    /// other kernels is only compared with the declaration. So the call makes the first launch fast
+    /// here too, and finds device code that cannot be loaded.
     ///
     /// # Errors
     /// The error of the first kernel that cannot be loaded; the kernels before it are loaded.

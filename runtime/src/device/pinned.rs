@@ -20,13 +20,11 @@ impl Device {
     ///
     /// # Errors
     /// `OutOfMemory` if the pool is at its cap or the driver has no memory; `Driver` if the driver
-    /// refuses; `Reentrant` in a host function.
+    /// refuses; `Reentrant` in a host function; the device's fault once it has failed; `ShutDown`.
     pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
         let device = self.shared();
         let len_bytes = host_bytes::<T>(len)?;
-        if warpline_driver::process::is_forked() {
-            return Err(warpline_driver::process::forked());
-        }
+        device.ensure_open()?;
         let bytes = match device.pinned.try_take(len_bytes) {
             Some(bytes) => bytes,
             None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
@@ -63,8 +61,8 @@ impl Device {
     ///
     /// # Errors
     /// `Driver` if the driver refuses, because part of the memory is page-locked already or the
-    /// system allows no more; `Reentrant` in a host function. [`Error::into_vec`] takes the vector
-    /// back out of the error.
+    /// system allows no more; `Reentrant` in a host function; the device's fault once it has
+    /// failed; `ShutDown`. [`Error::into_vec`] takes the vector back out of the error.
     ///
     /// # Examples
     /// ```
@@ -80,7 +78,9 @@ impl Device {
     /// # }
     /// ```
     pub fn pin<T: Element>(&self, mut elements: Vec<T>) -> Result<Pinned<T>> {
-        let pinned = self.shared().with_pinned(|pool| pool.register(&mut elements));
+        let device = self.shared();
+        let pinned =
+            device.ensure_open().and_then(|()| device.with_pinned(|pool| pool.register(&mut elements)));
         pinned.map_err(|error| error.with(Box::new(elements)))
     }
 
@@ -106,6 +106,7 @@ impl Device {
         len: usize,
     ) -> Result<Pinned<T>> {
         let device = self.shared();
+        device.ensure_open()?;
         device.runtime.sync.may_block(site, instead)?;
         let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
         Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })

@@ -11,12 +11,13 @@ use crate::sync_mode::SyncMode;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, KernelOptions, Schedule};
 #[cfg(feature = "cuda")]
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
 use warpline_driver::WakeUp;
-use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result};
+use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, Result, process};
 
 /// A builder for a [`Runtime`], which holds its settings.
 #[derive(Clone, Debug)]
@@ -107,7 +108,9 @@ impl RuntimeBuilder {
     }
 
     /// Sets the number of worker threads that the CPU devices share. The default, and the most, is
-    /// the number of cores.
+    /// the number of cores on which the main thread may run. Threads of the library run on those
+    /// cores, whichever thread builds the runtime. So a program that pins its main thread to one
+    /// core gets one worker.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
@@ -389,9 +392,12 @@ impl RuntimeBuilder {
     /// `InvalidArgument` if a setting is the number 0, if a
     /// [`memory_fraction`](Self::memory_fraction) is out of range or of an unknown total, or if the
     /// id of a [driver](Self::driver) is already taken or not a valid [`DeviceId::Other`]; the
-    /// errors of `open`.
+    /// errors of `open`; `Forked` in the child of a process that has made a runtime.
     pub fn build(self) -> Result<Runtime> {
-        warpline_driver::process::watch();
+        if process::is_forked() {
+            return Err(process::forked());
+        }
+        process::watch();
         self.refuse_zeros()?;
         self.refuse_fraction()?;
         self.refuse_missing_feature()?;
@@ -419,6 +425,7 @@ impl RuntimeBuilder {
             device(cpu.device(ordinal, health.clone(), options), health)
         });
         let mut inner = Inner {
+            stopped: AtomicBool::new(false),
             devices: cpus.collect::<Result<_>>()?,
             #[cfg(feature = "cuda")]
             cuda: CudaDevices {

@@ -196,6 +196,12 @@ impl DeviceShared {
         self.health.fault().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
+    /// Checks that no host function of a closed stream panicked unseen.
+    pub(crate) fn confirm_no_closed_panics(&self) -> Result<()> {
+        let is_closed = |stream| self.runtime.observed.is_closed(stream);
+        self.runtime.panics.end_on_closed(self.id, is_closed).map_or(Ok(()), Err)
+    }
+
     /// Requests markers for the last uses of freed memory by streams other than the allocating one,
     /// whose use is the first. The end of those uses has to become known even if no task awaits
     /// them.

@@ -9,8 +9,9 @@
 //!    it: later tickets of its stream, and places on other streams whose stated clock covers its
 //!    ticket.
 //! 2. A panic ends when its own `Pending` is looked at, or when a `synchronize` of its stream
-//!    returns it. Later calls are not concerned; `Pending`s from before still are. A closed stream
-//!    hands nothing on to streams that wait later.
+//!    returns it, or if the stream is closed, when one of its device does. Later calls are not
+//!    concerned; `Pending`s from before still are. A closed stream hands nothing on to streams that
+//!    wait later.
 //! 3. A place that fails this way is not observed, so observing hands nothing on.
 //! 4. No op is refused. The caller that awaits a later op judges what the panic means for it.
 //!
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use warpline_driver::internal::{ErrorParts, Unseen};
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{Error, ErrorKind};
+use warpline_driver::{DeviceId, Error, ErrorKind};
 
 /// The maximum number of panics that a runtime remembers. The oldest goes first, and counts as
 /// looked at.
@@ -39,6 +40,7 @@ pub(crate) type Epoch = u64;
 #[derive(Debug)]
 pub(crate) struct Panicked {
     stream: StreamId,
+    device: DeviceId,
     at: Ticket,
     /// The epoch that ended when the program looked at the panic; `Epoch::MAX` if it has not.
     seen_in: AtomicU64,
@@ -111,9 +113,9 @@ impl Panics {
     /// Notes that the host function with ticket `at` panicked, before that ticket is reached.
     /// Returns the error of the function's own `Pending`, which ends the panic when it is looked
     /// at.
-    pub(crate) fn note(&self, stream: StreamId, at: Ticket, error: Error) -> Error {
+    pub(crate) fn note(&self, (device, stream): (DeviceId, StreamId), at: Ticket, error: Error) -> Error {
         let (seen_in, counts) = (AtomicU64::new(Epoch::MAX), self.counts.clone());
-        let panicked = Arc::new(Panicked { stream, at, seen_in, counts, error: error.clone() });
+        let panicked = Arc::new(Panicked { stream, device, at, seen_in, counts, error: error.clone() });
         let mut latest = self.latest.lock();
         if latest.len() == MOST
             && let Some(oldest) = latest.pop_front()
@@ -171,11 +173,26 @@ impl Panics {
         if self.counts.unseen.load(Ordering::Acquire) == 0 {
             return None;
         }
+        self.end_first(|panicked| panicked.stream == stream && panicked.at <= ticket)
+    }
+
+    /// Ends the first live panic on a closed stream of `device`, for a `synchronize` of the device,
+    /// which returns it.
+    pub(crate) fn end_on_closed(
+        &self,
+        device: DeviceId,
+        is_closed: impl Fn(StreamId) -> bool,
+    ) -> Option<Error> {
+        if self.counts.unseen.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.end_first(|panicked| panicked.device == device && is_closed(panicked.stream))
+    }
+
+    #[cold]
+    fn end_first(&self, concerns: impl Fn(&Panicked) -> bool) -> Option<Error> {
         let latest = self.latest.lock();
-        let live = |panicked: &&Arc<Panicked>| {
-            panicked.stream == stream && panicked.at <= ticket && !panicked.is_seen()
-        };
-        let ended = latest.iter().find(live)?;
+        let ended = latest.iter().find(|panicked| !panicked.is_seen() && concerns(panicked))?;
         ended.see();
         Some(ended.error.clone())
     }

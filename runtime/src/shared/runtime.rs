@@ -1,6 +1,7 @@
 //! The state that the devices of a runtime share: its order mode, what the host has observed, and
 //! its streams.
 
+use crate::background;
 use crate::health::Reported;
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
@@ -13,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use warpline_driver::timeline::Timeline;
-use warpline_driver::{DeviceId, Driver, Result};
+use warpline_driver::{DeviceId, Driver, Result, process, reentry};
 
 pub(crate) struct RuntimeShared {
     /// The number of this runtime in traces, unique in the process; the first is 1.
@@ -176,6 +177,19 @@ impl RuntimeShared {
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
         self.health.shuts_down();
+    }
+
+    /// Waits until every call that was accepted before the shutdown has enqueued its work. A call
+    /// checks under its stream's lock that work is accepted.
+    pub(crate) async fn let_calls_end(&self) {
+        let mut streams = self.streams();
+        // What one thread runs in turns is not called by another one meanwhile.
+        streams.retain(|stream| !stream.device.runs_in_turns);
+        if streams.is_empty() || reentry::holds_a_device() || process::is_forked() {
+            return;
+        }
+        // A thread of the runtime may wait for a lock whose holder waits for room.
+        background::run(move || streams.iter().for_each(|stream| drop(stream.state.lock()))).await;
     }
 
     #[inline]

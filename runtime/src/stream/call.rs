@@ -110,8 +110,12 @@ impl Stream {
         let slot: Slot<R> = Arc::new(Mutex::new(Outcome::Unknown));
         let looks = Looks { slot: slot.clone(), core: core.clone() };
         let place = core.enqueue_plain("call", site, |ticket| {
-            let (weak, id, label, runtime) =
-                (Arc::downgrade(core), core.id, core.label.clone(), core.device.runtime.clone());
+            let (weak, id, label, runtime) = (
+                Arc::downgrade(core),
+                (core.device.id, core.id),
+                core.label.clone(),
+                core.device.runtime.clone(),
+            );
             Command::Call(HostFn(Box::new(move || {
                 let result = catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
                     let error = panics::error_of(&site.on(&label), ticket, &message_of(panic));

@@ -43,7 +43,10 @@ impl Stream {
     /// such as `cpu:0` and `cuda:0`, and the work of `other` has not finished, later work on this
     /// stream waits on the host. A thread of the runtime submits it once `other` has reached that
     /// point. If the device of `other` fails before that, this stream is abandoned: its unfinished
-    /// work fails with that error, and the device of this stream is still usable.
+    /// work fails with that error, and the device of this stream is still usable. Of two devices of
+    /// one backend, such as two GPUs, the whole device of this stream fails with the other one,
+    /// also if that one had failed before the wait: ask its [`health`](crate::Device::health)
+    /// first.
     ///
     /// If a write was refused on `other`, or on a stream that `other` had waited for, ops on this
     /// stream that read that memory fail from then on ([`Error::is_inherited`]).
@@ -140,7 +143,11 @@ impl Stream {
         let site = Site::here(&"query");
         self.core().may_ask(site)?;
         self.core().refuse_captured(site, ASKED)?;
-        Pending::value(self.core(), Ok(self.core().here()), ()).query()
+        let is_done = Pending::value(self.core(), Ok(self.core().here()), ()).query()?;
+        match self.core().device.health.fault() {
+            Some(fault) if is_done => Err(fault.clone()),
+            _ => Ok(is_done),
+        }
     }
 
     /// Resolves when everything enqueued so far has finished. It does not wait for later work.
@@ -294,7 +301,7 @@ impl StreamCore {
         let (core, place) = (self.clone(), self.here());
         let here = place.clone();
         Pending::of_synchronize(self, place, move || {
-            core.device.confirm()?;
+            core.device.confirm_nothing_is_lost()?;
             let panics = &core.device.runtime.panics;
             let epoch = panics.epoch();
             let panicked = || panics.end_on(core.id, here.ticket);

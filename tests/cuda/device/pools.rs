@@ -187,7 +187,7 @@ fn times_are_taken_where_they_are_asked_for_alone() {
             crate::support::says(
                 &start.elapsed_since(&end).unwrap_err(),
                 ErrorKind::InvalidArgument,
-                &["elapsed_since: the argument was passed"],
+                &["elapsed_since: `earlier` was reached"],
             );
         };
         timed();

@@ -92,6 +92,11 @@ fn in_the_child_of_a_fork_every_device_says_so_and_nothing_hangs() {
                 assert_eq!(not_pinned.clone().into_vec::<f32>().expect("it is handed back"), [7.0; 4]);
                 forked(not_pinned);
                 forked(refusal(a.record_event().synchronize()));
+                forked(Runtime::new().unwrap_err());
+                forked(device.health().fault().unwrap().clone());
+                let mut watch = device.watch_health();
+                forked(watch.state().fault().unwrap().clone());
+                assert!(block_on(watch.changed()).is_none());
                 let stats = device.memory_stats();
                 assert!(stats.is_lost && (stats.allocated_bytes, stats.reserved_bytes) == (0, 0));
                 assert_eq!(device.pinned_stats(), warpline::PinnedStats::default());

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Submission};
+use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Submission, affinity};
 
 /// Work that is left for after the stream's lock was released.
 #[derive(Default)]
@@ -220,7 +220,10 @@ impl StreamCore {
             // not call.
             let driver = self.device.driver.clone();
             let turns = std::thread::Builder::new().name("warpline-turns".into());
-            let started = turns.spawn(move || while driver.turn() {});
+            let started = turns.spawn(move || {
+                affinity::follow_main_thread();
+                while driver.turn() {}
+            });
             drop(started);
         }
     }
