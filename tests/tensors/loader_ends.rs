@@ -178,6 +178,50 @@ fn a_tokio_runtime_that_is_shut_down_neither_hangs_nor_ends_the_epoch_quietly() 
     });
 }
 
+#[test]
+fn a_device_that_takes_no_more_work_ends_the_batches_although_the_dataset_waits() {
+    for fails in [true, false] {
+        within_a_minute(move || {
+            let (runtime, _, [copy, failing]) = streams(["copy", "failing"]);
+            let (tell, told) = channel();
+            let (go, gone) = channel::<()>();
+            let gone = Mutex::new(gone);
+            let dataset = calls(move |row| {
+                if row == 4 {
+                    tell.send(()).unwrap();
+                    let _ = gone.lock().unwrap().recv();
+                }
+                Ok(Some(row as i64))
+            });
+            let mut batches =
+                Loader::sequential(dataset).batch_size(4).prefetch(2).on(&copy).build().unwrap();
+            tokio(2).block_on(async {
+                batches.try_next().await.unwrap().unwrap();
+                let ended = tokio::spawn(async move {
+                    told.recv().unwrap();
+                    if fails {
+                        crate::support::break_device(&failing).await.unwrap_err();
+                        return Some(runtime);
+                    }
+                    runtime.shut_down().await.unwrap();
+                    None
+                });
+                let error = batches.try_next().await.unwrap_err();
+                match fails {
+                    true => says(&error, ErrorKind::Fault, &["fails failed on stream \"failing\""]),
+                    false => says(
+                        &error,
+                        ErrorKind::ShutDown,
+                        &["cpu:0 accepts no more work", "until the last batch"],
+                    ),
+                }
+                assert!(batches.next().await.is_none());
+                drop((go, ended.await.unwrap()));
+            });
+        });
+    }
+}
+
 /// Checks that the batches end with an error because the tokio runtime that read them was shut
 /// down.
 pub(crate) fn ends_with_its_tokio_runtime(mut batches: Batches<(f32, i64)>) {

@@ -6,8 +6,9 @@ use super::batch::{Batch, Sent, send};
 use super::loader::Plan;
 use super::reader::Loaded;
 use super::sample::Sample;
+use futures::future::BoxFuture;
 use futures::stream::{FusedStream, Next};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use warpline_runtime::{Error, ErrorKind, Result};
+use warpline_runtime::{Device, Error, ErrorKind, HealthState, Result};
 
 /// The batches of one epoch or several, in order.
 ///
@@ -55,6 +56,8 @@ pub struct Batches<S: Sample> {
     sent: VecDeque<Sent<S>>,
     /// The error to yield after the batches before it.
     error: Option<Error>,
+    /// Resolves once the device that the batches are copied to accepts no more work.
+    end: BoxFuture<'static, Error>,
     waiting_since: Option<Instant>,
     stats: LoadStats,
 }
@@ -89,6 +92,7 @@ pub struct LoadStats {
 impl<S: Sample> Batches<S> {
     pub(super) fn new(plan: Arc<Plan<S>>, epochs: Range<u64>) -> Self {
         Batches {
+            end: end_of(&plan.stream.device()).boxed(),
             plan,
             epochs,
             state: State::New,
@@ -169,7 +173,17 @@ impl<S: Sample> Batches<S> {
             // next. If there is a batch to yield, this poll will not wait, so a wake-up by the
             // reader would be for nothing.
             let mut nobody = Context::from_waker(Waker::noop());
-            match ahead.poll(if self.ready.is_empty() { cx } else { &mut nobody }) {
+            let polled = ahead.poll(if self.ready.is_empty() { cx } else { &mut nobody });
+            // A reader may take long, and what it reads can go nowhere.
+            if polled.is_pending()
+                && self.ready.is_empty()
+                && let Poll::Ready(error) = self.end.poll_unpin(cx)
+            {
+                self.state = State::Over;
+                self.error = Some(error);
+                continue;
+            }
+            match polled {
                 Poll::Ready(loaded) => {
                     let loaded = loaded.unwrap_or_else(|| Err(self.stopped()));
                     match loaded.and_then(|loaded| self.start(loaded)) {
@@ -257,6 +271,23 @@ impl<S: Sample> Batches<S> {
 }
 
 impl<S: Sample> Unpin for Batches<S> {}
+
+/// Resolves once `device` accepts no more work, to the reason.
+fn end_of(device: &Device) -> impl Future<Output = Error> + Send + use<> {
+    let (mut watch, id) = (device.watch_health(), device.id());
+    async move {
+        match watch.unready().await {
+            HealthState::Failing(fault) => fault,
+            _ => Error::new(
+                ErrorKind::ShutDown,
+                format!(
+                    "{id} accepts no more work: its runtime was shut down; keep the Runtime alive until \
+                     the last batch has been read"
+                ),
+            ),
+        }
+    }
+}
 
 impl<S: Sample> Stream for Batches<S> {
     type Item = Result<Batch<S>>;

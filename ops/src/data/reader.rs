@@ -129,7 +129,7 @@ impl<S: Sample> Reader<S> {
     /// With as many more in the consumer's hands and as many on their way back, the reader does not
     /// run out of memory.
     pub(super) fn group(&self) -> usize {
-        (self.plan.prefetch + 1) / 3
+        self.plan.prefetch.saturating_add(1) / 3
     }
 
     /// Reads a batch into `host`. Ends early if `stop` returns `true`.
