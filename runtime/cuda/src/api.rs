@@ -362,7 +362,7 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
         return match visible::list() {
             Some(list) => format!(
                 "the NVIDIA driver shows no device, and CUDA_VISIBLE_DEVICES is \"{list}\"; {}",
-                visible::problem().unwrap_or_else(|| {
+                visible::problem(0).unwrap_or_else(|| {
                     "an empty list, or one that begins with a number that no device has, hides every device"
                         .to_owned()
                 })

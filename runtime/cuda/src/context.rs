@@ -106,7 +106,8 @@ impl Context {
                 // The caller adds both values.
                 _ if visible::change().is_some() => String::new(),
                 Some(list) => {
-                    let problem = visible::problem().map_or(String::new(), |problem| format!("; {problem}"));
+                    let problem = visible::problem(count as usize);
+                    let problem = problem.map_or(String::new(), |problem| format!("; {problem}"));
                     format!(
                         " (CUDA_VISIBLE_DEVICES is \"{list}\", which renumbers the devices from 0{problem})"
                     )

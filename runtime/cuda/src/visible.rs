@@ -116,10 +116,16 @@ fn uuid_of(entry: &str, gpus: &Gpus) -> Result<Name, String> {
     }
 }
 
-/// Returns what is wrong with the list that the driver has read, if the GPUs are known.
-pub(crate) fn problem() -> Option<String> {
+/// Returns what is wrong with the list that the driver has read and of which it shows `count`
+/// devices, if the GPUs are known. A reason that would leave another number of devices is not that
+/// of the driver.
+pub(crate) fn problem(count: usize) -> Option<String> {
     let gpus = crate::machine::gpus();
-    if gpus.count == 0 { None } else { select(&list()?, gpus).problem }
+    if gpus.count == 0 {
+        return None;
+    }
+    let selection = select(&list()?, gpus);
+    if selection.count == count { selection.problem } else { None }
 }
 
 /// A change of the variable after the driver was initialised.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use warpline_driver::timeline::Timeline;
 
+/// With the time that the driver takes to answer, this is within the second that the documentation
+/// of health promises.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
 /// The pending questions about a context, each at most once. Not a channel: a thread that receives
