@@ -138,7 +138,7 @@ LONG = [
     Step("loom weakened", "ci/loom --weakened", MODELS),
     Step("cudarc", "ci/cudarc", [*COMPILERS, *SOFTWARE_DRIVER, "ci/cudarc", "ci/cudarc-expected"]),
     Step("numba", "ci/numba", [*SOFTWARE_DRIVER, "ci/numba", "ci/numba-expected", "ci/numba-tests.py", "ci/pip-install"]),
-    Step("sanitize", "WARPLINE_TESTS=full ci/sanitize", [*SUITES, "ci/sanitize"]),
+    Step("sanitize", "WARPLINE_TESTS=full ci/sanitize", [*SUITES, "ci/sanitize", "ci/sanitize-suppressions"]),
     Step("copied", "ci/copied", [*LIBRARY, "README.md", "ci/copied", "docs/from-pytorch.md", "docs/guide", "examples"]),
     # A tenth of the work gives no figures.
     Step("benches", "benches/run --quick >/dev/null", [*LIBRARY, "benches", "examples", "tests/softcuda"]),
