@@ -9,8 +9,9 @@ use std::fmt;
 /// it is enqueued, and computes each element from the seed and the element's position alone. So the
 /// same calls after the same [`manual_seed`](Self::manual_seed) give the same numbers, on any
 /// device, stream, schedule and number of threads. If several threads draw from one generator at
-/// the same time, the order of their calls decides which part each gets. A refused op uses up its
-/// part too.
+/// the same time, the order of their calls decides which part each gets. An op that is refused
+/// because an edge is missing has used its part up. One that is refused earlier, for its type, its
+/// shape or a lack of memory, may not have: set the seed before you repeat it.
 ///
 /// # Examples
 /// ```

@@ -91,7 +91,10 @@ impl RawStream {
         RawStream { device: core.device.id, site, calls: Vec::new(), native, failed: None }
     }
 
-    /// Enqueues a host function. On the CPU device, the work of the closure consists of these.
+    /// Enqueues a host function. On the CPU device, the work of the closure consists of these. They
+    /// take the place of kernels there and run on the workers: one that waits for another stream
+    /// may keep that stream from running. [`Stream::call`](crate::Stream::call) has a thread of its
+    /// own.
     pub fn call(&mut self, f: impl FnOnce() + Send + 'static) {
         match &mut self.native {
             None => self.calls.push(Box::new(f)),
