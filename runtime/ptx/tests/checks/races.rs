@@ -440,6 +440,21 @@ ret;"
         loads("mov.u32 %r2, %r1;"),
         loads("selp.b32 %r2, %r1, 0, %p1;"),
     ));
+    // Thread 0 loads a word and its first byte, of which it drops one. Thread 32 writes the last byte.
+    let word_and_byte = |dropped: &str| {
+        format!(
+            "setp.eq.u32 %p1, %t, 0;\nsetp.eq.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %t, %t;\nmov.u16 %h1, 9;\n@%p2 bra WRITE;\n@!%p1 ret;\n\
+             ld.shared.u32 \t%r1, [area];\nld.shared.u8 \t%r2, [area];\nselp.b32 {dropped}, {dropped}, 7, %p3;\n\
+             add.u32 %r1, %r1, %r2;\nst.global.u32 [%own], %r1;\nret;\nWRITE:\nst.shared.u8 [area+3], %h1;\nret;"
+        )
+    };
+    rules.push(rule(
+        "a load whose value is dropped is not taken for another load of the thread",
+        1,
+        SameBlock,
+        word_and_byte("%r2"),
+        word_and_byte("%r1"),
+    ));
     rules
 }
 

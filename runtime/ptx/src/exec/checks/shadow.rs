@@ -94,6 +94,12 @@ impl Record {
         (self.block == other.block) & ((self.rest ^ other.rest) & (0x1f << 9) == 0)
     }
 
+    /// Returns whether both are of one op of one thread.
+    #[inline(always)]
+    fn is_of_op(self, other: Record) -> bool {
+        (self.block == other.block) & ((self.rest ^ other.rest) & !0xf == 0)
+    }
+
     #[inline(always)]
     pub(super) fn is_of_thread(self, other: Record) -> bool {
         (self.block == other.block) & ((self.rest ^ other.rest) & (0x3ff << 4) == 0)
@@ -102,11 +108,15 @@ impl Record {
     /// Returns the last read of a word and the other one, after one more read.
     #[inline(always)]
     fn followed([last, other]: [Record; 2], by: Record) -> [Record; 2] {
-        let is_of_thread = last.is_of_thread(by);
-        let stays = is_of_thread | (last.bytes() == 0) | (other.bytes() != 0) & last.is_of_warp(by);
+        // Reads by one op of a thread at one time count as one. A read by another op does not: its
+        // value may be dropped where that of the other one is used. If it has not all the bytes,
+        // both stay, as those of two threads do.
+        let (is_of_op, is_later) = (last.is_of_op(by), last.time != by.time);
+        let has_all = last.bytes() & !by.bytes() == 0;
+        let is_replaced = last.is_of_thread(by) & (is_of_op | is_later | has_all);
+        let stays = is_replaced | (last.bytes() == 0) | (other.bytes() != 0) & last.is_of_warp(by);
         let other = if stays { other } else { last };
-        // Reads of one thread at one time count as one.
-        let bytes = if is_of_thread & (last.time == by.time) { last.bytes() } else { 0 };
+        let bytes = if is_of_op & !is_later { last.bytes() } else { 0 };
         [Record { rest: by.rest | bytes, ..by }, other]
     }
 
@@ -148,8 +158,8 @@ pub(super) struct Words {
 struct Reads {
     /// The last one. There are none before the first read.
     last: Records,
-    /// Another one, of another thread, of another warp if there was one. There are none before a
-    /// word has two.
+    /// Another one: of another thread, of another warp if there was one, or of other bytes by
+    /// another op. There are none before a word has two.
     others: Records,
 }
 
