@@ -13,22 +13,16 @@ use std::collections::{HashMap, HashSet};
 /// The number of instructions after which a search gives up.
 const MOST_STEPS: usize = 20_000;
 
-/// Returns whether a thread may run the load at a line of a text without a use of the value. A line
-/// without a load counts as one where it may.
+/// Returns whether a thread may run the load at a line of a text without a use of the value.
+/// Compilers do not move what other instructions read, such as `wmma.load` and `cp.async`, in front
+/// of a branch: it counts as used.
 pub(crate) fn may_be_unused(text: &str, line: u32) -> bool {
     let Ok(module) = parse(text) else { return true };
     let is_load = |statement: &Statement<'_>| matches!(statement, Statement::Instruction(it) if it.line == line && it.opcode.starts_with("ld"));
-    let mut found = false;
-    for function in &module.functions {
-        for (at, _) in function.body.iter().flatten().enumerate().filter(|(_, statement)| is_load(statement))
-        {
-            found = true;
-            if !is_used_on_each_path(function, at) {
-                return true;
-            }
-        }
-    }
-    !found
+    module.functions.iter().any(|function| {
+        let body = function.body.iter().flatten().enumerate();
+        body.filter(|(_, statement)| is_load(statement)).any(|(at, _)| !is_used_on_each_path(function, at))
+    })
 }
 
 fn is_used_on_each_path(function: &Function<'_>, load: usize) -> bool {
@@ -284,5 +278,15 @@ mod tests {
         assert!(unused("setp.gt.u32 %p1, %r1, 7; and.pred %p1, %p1, %p2; @%p3 bra A; @%p1 bra A; A:"));
         assert!(unused("@%p1 ret; st.shared.u32 [%r0], %r1;"));
         assert!(may_be_unused("no PTX", 4));
+    }
+
+    #[test]
+    fn what_other_instructions_read_is_used() {
+        let text = |instruction: &str| {
+            format!(".version 8.0 .target sm_80 .address_size 64 .entry f() {{\n{instruction}\nret;\n}}")
+        };
+        assert!(!may_be_unused(&text("cp.async.wait_all;"), 2));
+        assert!(!may_be_unused(&text("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1];"), 2));
+        assert!(may_be_unused(&text("ld.shared.u32 %r1, [%r0]; cp.async.wait_all;"), 2));
     }
 }

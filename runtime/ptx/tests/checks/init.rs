@@ -42,6 +42,11 @@ fn a_read_of_shared_or_local_memory_that_nothing_wrote_is_reported() {
             "st.local.u8 [mine], 1;\nld.local.u8 %h1, [mine+8];\nret;",
             "st.local.u8 [mine], 1;\nld.local.u8 %h1, [mine+3];\nret;",
         ),
+        (
+            "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [area];\nret;",
+            "mad.wide.u32 %rd1, %t, 8, %rd0;\nst.shared.v2.u32 [%rd1], {%t, %t};\nbar.sync 0;\n\
+             wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [area];\nret;",
+        ),
     ] {
         launch(racy).fails(is_undefined);
         launch(sound).passes();

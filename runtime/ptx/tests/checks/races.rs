@@ -101,6 +101,50 @@ fn rules() -> Vec<Rule> {
         format!("{far}\n{copied}"),
         format!("{far}\nbar.sync 0;\n{copied}"),
     ));
+    let copied_from_far = |meeting: &str| {
+        format!(
+            "xor.b32 %r1, %t, 32;\nmad.wide.u32 %rd1, %r1, 4, %data;\nst.global.u32 [%own], %t;\n{meeting}\n\
+             cp.async.ca.shared.global [%word], [%rd1], 4;\ncp.async.wait_all;\nret;"
+        )
+    };
+    rules.push(rule(
+        "a copy reads its source",
+        1,
+        SameBlock,
+        copied_from_far("bar.warp.sync -1;"),
+        copied_from_far("bar.sync 0;"),
+    ));
+    let copied_from_block = |from: &str| {
+        format!(
+            "mad.wide.u32 %rd1, %t, 4, %data;\nsetp.eq.u32 %p1, %b, 0;\n@!%p1 st.global.u32 [%rd1], %t;\n\
+             @!%p1 ret;\ncp.async.ca.shared.global [%word], [{from}], 4;\ncp.async.wait_all;\nret;"
+        )
+    };
+    rules.push(rule(
+        "a block writes the source of a copy of another one",
+        2,
+        TwoBlocks,
+        copied_from_block("%rd1"),
+        copied_from_block("%rd1+1024"),
+    ));
+    let store = "mad.wide.u32 %rd1, %t, 8, %rd0;\nst.shared.v2.u32 [%rd1], {%t, %t};";
+    let load =
+        "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%rd0];";
+    rules.push(rule(
+        "a matrix is loaded behind a barrier",
+        1,
+        SameBlock,
+        exchange(store, "bar.warp.sync -1;", load),
+        exchange(store, "bar.sync 0;", load),
+    ));
+    let overwritten = |meeting| exchange(&format!("{store}\nbar.sync 0;\n{load}"), meeting, store);
+    rules.push(rule(
+        "a matrix is overwritten behind a barrier",
+        1,
+        SameBlock,
+        overwritten("bar.warp.sync -1;"),
+        overwritten("bar.sync 0;"),
+    ));
     let byte_of = |offset: &str| {
         format!("cvt.u64.u32 %rd1, {offset};\nadd.u64 %rd1, %data, %rd1;\nst.global.u8 [%rd1+1], %b;\nret;")
     };

@@ -30,8 +30,7 @@
 //! * The results of `lop3`, and of a comparison that is combined with a predicate, may depend on
 //!   one source alone.
 //! * A return from a function that may call itself ends all suspicions of its lanes.
-//! * The carry of a sum is not followed, and neither are the registers of `ldmatrix` and
-//!   `wmma.load`.
+//! * The carry of a sum is not followed, and neither are the registers of `ldmatrix`.
 //! * A shuffle whose lanes are at several places ends suspicions (`meetings`).
 //! * If a write races with a load before it, the value may be used already, or its register
 //!   overwritten. Then the pair is reported only if each path uses the value.
