@@ -27,68 +27,71 @@ fn bytes(records: &Vec<u32>) -> usize {
 /// Records, at first of no accesses. Each of their three fields has a part of the memory for
 /// itself, so that loops over several records work on vectors.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Records(Vec<u32>);
+pub(super) struct Records {
+    len: usize,
+    /// The times, then the blocks, then the rests.
+    fields: Vec<u32>,
+}
 
 impl Records {
     pub(super) fn new(len: usize) -> Self {
-        let len = 3 * len;
+        let fields_len = 3 * len;
         let mut spare = spare();
-        let fits = spare.iter().enumerate().filter(|(_, records)| records.capacity() >= len);
-        let Some((at, _)) = fits.min_by_key(|(_, records)| records.capacity()) else {
+        let fits = spare.iter().enumerate().filter(|(_, fields)| fields.capacity() >= fields_len);
+        let Some((at, _)) = fits.min_by_key(|(_, fields)| fields.capacity()) else {
             drop(spare);
             // The system hands out zeros, and no page before it is touched.
-            return Records(zeroed_vec(len));
+            return Records { len, fields: zeroed_vec(fields_len) };
         };
-        let mut records = spare.swap_remove(at);
+        let mut fields = spare.swap_remove(at);
         drop(spare);
-        records.truncate(len);
-        fill_zeroes(&mut records);
-        records.resize(len, 0);
-        Records(records)
+        fields.truncate(fields_len);
+        fill_zeroes(&mut fields);
+        fields.resize(fields_len, 0);
+        Records { len, fields }
     }
 
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
-        self.0.len() / 3
+        self.len
     }
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
 
     #[inline(always)]
     pub(super) fn get(&self, at: usize) -> Record {
-        Record::of_fields(self.fields(at..at + 1).map(|field| field[0]))
+        let Records { len, fields } = self;
+        Record::of_fields([fields[at], fields[at + len], fields[at + 2 * len]])
     }
 
     #[inline(always)]
     pub(super) fn set(&mut self, at: usize, record: Record) {
-        for (field, value) in self.fields_mut(at..at + 1).into_iter().zip(record.fields()) {
-            field[0] = value;
-        }
+        let Records { len, fields } = self;
+        [fields[at], fields[at + *len], fields[at + 2 * *len]] = record.fields();
     }
 
     /// Returns the times, the blocks and the rests of some records.
     #[inline(always)]
     pub(super) fn fields(&self, range: Range<usize>) -> [&[u32]; 3] {
-        let (times, behind) = self.0.split_at(self.len());
-        let (blocks, rests) = behind.split_at(self.len());
-        [times, blocks, rests].map(|field| &field[range.clone()])
+        let (times, behind) = self.fields.split_at(self.len);
+        let (blocks, rests) = behind.split_at(self.len);
+        [&times[range.clone()], &blocks[range.clone()], &rests[range]]
     }
 
     #[inline(always)]
     pub(super) fn fields_mut(&mut self, range: Range<usize>) -> [&mut [u32]; 3] {
-        let len = self.len();
-        let (times, behind) = self.0.split_at_mut(len);
-        let (blocks, rests) = behind.split_at_mut(len);
-        [times, blocks, rests].map(|field| &mut field[range.clone()])
+        let (times, behind) = self.fields.split_at_mut(self.len);
+        let (blocks, rests) = behind.split_at_mut(self.len);
+        [&mut times[range.clone()], &mut blocks[range.clone()], &mut rests[range]]
     }
 }
 
 impl Drop for Records {
     fn drop(&mut self) {
-        let records = std::mem::take(&mut self.0);
+        let records = std::mem::take(&mut self.fields);
         if bytes(&records) < LEAST_BYTES {
             return;
         }
