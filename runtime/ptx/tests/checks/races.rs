@@ -499,6 +499,46 @@ ret;"
         word_and_byte("%r2"),
         word_and_byte("%r1"),
     ));
+    let halves = |meeting: &str| {
+        exchange(
+            "st.shared.u16 [%word], 7;\nst.shared.u16 [%word+2], 8;",
+            meeting,
+            "ld.shared.u16 %h2, [%near];",
+        )
+    };
+    rules.push(rule(
+        "a store to other bytes hides no other store of the thread",
+        1,
+        SameWarp,
+        halves(""),
+        halves("bar.warp.sync -1;"),
+    ));
+    let bytes_in_a_loop = |meeting: &str| {
+        let store = "mov.u64 %rd1, %word;\nadd.u64 %rd2, %word, 4;\nLOOP:\nst.shared.u8 [%rd1], 7;\n\
+                     add.u64 %rd1, %rd1, 1;\nsetp.lt.u64 %p1, %rd1, %rd2;\n@%p1 bra LOOP;";
+        exchange(store, meeting, "ld.shared.u8 %h2, [%near];")
+    };
+    rules.push(rule(
+        "the stores of a loop to bytes of a word count as one",
+        1,
+        SameWarp,
+        bytes_in_a_loop(""),
+        bytes_in_a_loop("bar.warp.sync -1;"),
+    ));
+    let halves_of_two = |meeting: &str| {
+        format!(
+            "setp.eq.u32 %p1, %t, 0;\nsetp.eq.u32 %p2, %t, 1;\nsetp.eq.u32 %p3, %t, 32;\n\
+             @%p1 st.shared.u16 [area], 7;\n@%p2 st.shared.u16 [area+2], 8;\n{meeting}\n\
+             @!%p3 ret;\nld.shared.u16 %h2, [area];\nret;"
+        )
+    };
+    rules.push(rule(
+        "a store to other bytes hides no store of another thread",
+        1,
+        SameBlock,
+        halves_of_two("bar.warp.sync -1;"),
+        halves_of_two("bar.sync 0;"),
+    ));
     rules
 }
 

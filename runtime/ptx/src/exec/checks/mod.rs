@@ -11,8 +11,9 @@
 //! For each word of memory, `shadow` remembers the last write and two reads since: the last one,
 //! and one of another thread. A strong access replaces no weak one, which races with more. So the
 //! last weak write stays beside a strong one behind it, a strong write ends no reads, and there are
-//! two weak reads and two strong ones. An access is compared with these. So a race is missed if
-//! other accesses came between, and each pair that is reported has no order. Two more rules apply:
+//! two weak reads and two strong ones. A weak access replaces no other one of other bytes, as far
+//! as there is room: two stay. An access is compared with these. So a race is missed if other
+//! accesses came between, and each pair that is reported has no order. Two more rules apply:
 //! * Two writes do not race if the later one changes nothing.
 //! * Lanes that write other values to the same bytes by one instruction race.
 //!

@@ -73,6 +73,12 @@ impl Records {
         [fields[at], fields[at + *len], fields[at + 2 * *len]] = record.fields();
     }
 
+    /// Takes bytes from a record.
+    #[inline(always)]
+    pub(super) fn end_bytes(&mut self, at: usize, bytes: u32) {
+        self.fields[at + 2 * self.len] &= !bytes;
+    }
+
     /// Returns the times, the blocks and the rests of some records.
     #[inline(always)]
     pub(super) fn fields(&self, range: Range<usize>) -> [&[u32]; 3] {

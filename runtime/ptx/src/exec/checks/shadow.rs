@@ -143,9 +143,10 @@ impl Record {
 pub(super) struct Words {
     /// The last write of each word.
     writes: Records,
-    /// The last write of each word that races with more than the last one does, if there was one
-    /// before it: a weak one before a strong one, or one for the block alone before one for the
-    /// device. There are none before the first such pair.
+    /// A write of each word before the last one, if that does not replace it: one that races with
+    /// more, such as a weak one before a strong one or one for the block alone before one for the
+    /// device, or a weak one of other bytes. Of several, the last of those that race with most.
+    /// There are none before the first such pair.
     covered: Records,
     /// The weak reads since the last weak write.
     weak_reads: Reads,
@@ -276,12 +277,26 @@ impl Words {
             .filter(|reads| !reads.is_empty())
     }
 
+    #[inline(always)]
+    fn all_but_last_writes(&mut self) -> impl Iterator<Item = &mut Records> {
+        let Words { covered, weak_reads, strong_reads, .. } = self;
+        [
+            covered,
+            &mut weak_reads.last,
+            &mut weak_reads.others,
+            &mut strong_reads.last,
+            &mut strong_reads.others,
+        ]
+        .into_iter()
+        .filter(|accesses| !accesses.is_empty())
+    }
+
     /// Notes a write.
     #[inline(always)]
     pub(super) fn note_write(&mut self, at: usize, by: Record) {
         match by.is_strong() {
             true => self.note_strong_write(at, by),
-            false => self.note_writes(at..at + 1, |_| by),
+            false => self.note_weak_write(at, by),
         }
     }
 
@@ -289,29 +304,45 @@ impl Words {
     fn note_strong_write(&mut self, at: usize, by: Record) {
         let write = self.writes.get(at);
         if write.bytes() != 0 && write.strength() < by.strength() {
-            if self.covered.is_empty() {
-                self.covered = Records::new(self.writes.len());
-            }
-            let covered = self.covered.get(at);
-            if covered.bytes() == 0 || covered.strength() >= write.strength() {
-                self.covered.set(at, write);
-            }
+            self.cover(at, write);
         }
         self.writes.set(at, by);
+    }
+
+    /// Notes a weak write, which ends what is known of its bytes. A weak one of other bytes stays.
+    #[inline(always)]
+    fn note_weak_write(&mut self, at: usize, by: Record) {
+        self.all_but_last_writes().for_each(|accesses| accesses.end_bytes(at, by.bytes()));
+        let write = self.writes.get(at);
+        let left = Record { rest: write.rest & !by.bytes(), ..write };
+        let is_repeated = write.is_of_op(by) & (write.time == by.time);
+        if left.bytes() != 0 && !write.is_strong() && !is_repeated {
+            self.cover(at, left);
+        }
+        let bytes = if is_repeated { left.bytes() } else { 0 };
+        self.writes.set(at, Record { rest: by.rest | bytes, ..by });
+    }
+
+    /// Keeps a write behind which another one follows, unless one is kept that races with more.
+    fn cover(&mut self, at: usize, write: Record) {
+        if self.covered.is_empty() {
+            self.covered = Records::new(self.writes.len());
+        }
+        let covered = self.covered.get(at);
+        if covered.bytes() == 0 || covered.strength() >= write.strength() {
+            self.covered.set(at, write);
+        }
     }
 
     /// Notes a weak write of each of some words. All are to the same bytes of a word.
     #[inline(always)]
     pub(super) fn note_writes(&mut self, words: Range<usize>, by: impl Fn(usize) -> Record) {
         let bytes = by(0).bytes();
-        let Words { writes, covered, weak_reads, strong_reads } = self;
-        let Reads { last, others } = weak_reads;
-        let earlier = [covered, last, others, &mut strong_reads.last, &mut strong_reads.others];
-        for accesses in earlier.into_iter().filter(|accesses| !accesses.is_empty()) {
+        for accesses in self.all_but_last_writes() {
             let [_, _, rests] = accesses.fields_mut(words.clone());
             rests.iter_mut().for_each(|rest| *rest &= !bytes);
         }
-        for (which, field) in writes.fields_mut(words).into_iter().enumerate() {
+        for (which, field) in self.writes.fields_mut(words).into_iter().enumerate() {
             for (word, value) in field.iter_mut().enumerate() {
                 *value = by(word).fields()[which];
             }
