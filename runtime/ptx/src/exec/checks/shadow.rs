@@ -176,7 +176,8 @@ impl Reads {
         if self.last.is_empty() {
             self.last = Records::new(len);
         }
-        if !self.others.is_empty() {
+        // For a single word, slices cost more than vectors gain.
+        if words.len() > 1 && !self.others.is_empty() {
             let [times, blocks, rests] = self.last.fields_mut(words.clone());
             let [other_times, other_blocks, other_rests] = self.others.fields_mut(words);
             change_all(times, blocks, rests, other_times, other_blocks, other_rests, change);
@@ -324,6 +325,7 @@ impl Words {
     }
 
     /// Keeps a write behind which another one follows, unless one is kept that races with more.
+    #[inline(always)]
     fn cover(&mut self, at: usize, write: Record) {
         if self.covered.is_empty() {
             self.covered = Records::new(self.writes.len());
