@@ -58,7 +58,9 @@ impl Device {
         let pool = self.backend.pool().expect("a seeded schedule has no threads");
         let parker = Parker::here();
         let mut batch = VecDeque::new();
-        while let Some(stream) = self.host_line.next(&parker) {
+        let mut patience = pool.patience();
+        while let Some(stream) = self.host_line.next(&parker, || patience.lasts()) {
+            patience.found_work();
             if catch_unwind(AssertUnwindSafe(|| stream.call_functions(&mut batch, pool))).is_err() {
                 stream.end_after_panic(&mut batch);
             }

@@ -11,8 +11,9 @@
 //! 2. Who serves the line changes under its lock, together with what waits in it. [`Line::put`]
 //!    thus tells exactly one caller to start a thread, and [`Line::next`] never parks or ends while
 //!    a strand waits.
-//! 3. The thread is started for the first strand and parks when the line is empty. Once the line is
-//!    closed, it ends instead. A strand that is put after that starts another thread.
+//! 3. The thread is started for the first strand and parks when the line is empty, after a while in
+//!    which it looks for more, because waking it up would take longer than most functions. Once the
+//!    line is closed, it ends instead. A strand that is put after that starts another thread.
 //! 4. If no thread can be started, the line is given up for good. The workers call the functions
 //!    themselves then.
 //! 5. When the device fails, what waits in the line goes to the run queues, where workers purge it:
@@ -95,9 +96,11 @@ impl<T> Line<T> {
         !self.state.lock().waiting.is_empty()
     }
 
-    /// Returns the next entry. Parks the calling thread, which serves the line, until there is one.
-    /// Returns `None` if the line is closed and empty. The thread then no longer serves it.
-    pub(crate) fn next(&self, parker: &Parker) -> Option<T> {
+    /// Returns the next entry. Keeps the calling thread, which serves the line, until there is one:
+    /// awake while `stays_awake` returns true, and then parked. Returns `None` if the line is
+    /// closed and empty. The thread then no longer serves it.
+    pub(crate) fn next(&self, parker: &Parker, mut stays_awake: impl FnMut() -> bool) -> Option<T> {
+        let mut is_awake = true;
         loop {
             let mut state = self.state.lock();
             if let Some(entry) = state.waiting.pop_front() {
@@ -106,6 +109,11 @@ impl<T> Line<T> {
             if state.closed {
                 state.server = Server::Absent; // weaken: absent-once-ended
                 return None;
+            }
+            if is_awake {
+                drop(state);
+                is_awake = stays_awake();
+                continue;
             }
             state.server = Server::Parked(parker.unparker().clone());
             drop(state);

@@ -70,6 +70,11 @@ impl Pool {
         }
     }
 
+    /// Returns the patience of a thread that serves this pool.
+    pub(super) fn patience(&self) -> Patience {
+        Patience::new(self.awake_for)
+    }
+
     /// Puts a ready strand into its run queue and makes sure that a worker comes for it.
     pub(super) fn schedule(&self, backend: &Arc<CpuBackend>, stream: Arc<CpuStream>) {
         let lane = match stream.priority {
@@ -284,7 +289,7 @@ impl Attention {
 ///
 /// A worker does not wait for work that arrives later than that. Staying awake in vain takes a core
 /// from the thread that is about to bring the work.
-struct Patience {
+pub(super) struct Patience {
     most: Duration,
     /// The longest of the latest short waits. It fades over time.
     lately: Duration,
@@ -303,7 +308,14 @@ impl Patience {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    fn found_work(&mut self) {
+    /// Returns whether to look for work again, after there was none.
+    pub(super) fn lasts(&mut self) -> bool {
+        self.found_none();
+        std::thread::yield_now();
+        self.since.is_some_and(|since| since.elapsed() < self.limit())
+    }
+
+    pub(super) fn found_work(&mut self) {
         let Some(since) = self.since.take() else { return };
         let waited = since.elapsed();
         self.lately = self.lately * 7 / 8;

@@ -18,7 +18,8 @@ fn put(line: &Arc<Line<usize>>, entry: usize, served: &Arc<AtomicUsize>) -> Opti
 
 fn serve(line: &Line<usize>, served: &AtomicUsize) {
     let parker = Parker::here();
-    while let Some(entry) = line.next(&parker) {
+    let mut stays_awake = true;
+    while let Some(entry) = line.next(&parker, || std::mem::take(&mut stays_awake)) {
         served.fetch_add(entry, Ordering::Relaxed);
     }
 }
