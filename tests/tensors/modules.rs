@@ -266,7 +266,7 @@ fn a_large_state_goes_to_a_file_in_pieces() {
         }
     };
     assert!(bytes.len() > 8 << 20);
-    assert!(polls > 16, "8 MiB are read and appended in pieces of 1 MiB, in {polls} polls");
+    assert!(polls > 16, "8 MiB are read and then appended in pieces of 1 MiB, in {polls} polls");
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let (numbers, _) = file.tensor("weight").unwrap().data().as_chunks::<4>();
     let numbers: Vec<_> = numbers.iter().map(|&number| f32::from_le_bytes(number)).collect();

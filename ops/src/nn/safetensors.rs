@@ -47,34 +47,26 @@ use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
 #[track_caller]
 pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
     let site = Site::here(&"to_safetensors");
-    let mut parts = Vec::new();
-    for (name, tensor) in module.state_dict() {
-        let bytes = match tensor.contiguous().into_operand() {
+    let mut state = module.state_dict();
+    // As the crate orders them, so that each tensor is aligned: the widest types first.
+    state.sort_by(|(left, x), (right, y)| {
+        stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| left.cmp(right))
+    });
+    let (mut reads, mut tensors, mut end) = (Vec::new(), Vec::new(), 0);
+    for (name, tensor) in state {
+        reads.push(match tensor.contiguous().into_operand() {
             Ok(tensor) => tensor.read_bytes(&"to_safetensors"),
             Err(refusal) => refusal.pass_on(),
-        };
-        parts.push((name, tensor.dtype(), tensor.shape().to_vec(), bytes));
+        });
+        let (dtype, shape, start) = (tensor.dtype(), tensor.shape().to_vec(), end);
+        end += dtype.size() * shape.iter().product::<usize>();
+        tensors.push((name, TensorInfo { dtype: stored(dtype), shape, data_offsets: (start, end) }));
     }
-    // As the crate orders them, so that each tensor is aligned: the widest types first.
-    parts.sort_by(|(left, left_type, ..), (right, right_type, ..)| {
-        stored(*right_type).cmp(&stored(*left_type)).then_with(|| left.cmp(right))
-    });
     async move {
-        let (mut tensors, mut end) = (Vec::with_capacity(parts.len()), 0);
-        let (mut contents, mut names) = (Vec::with_capacity(parts.len()), BTreeSet::new());
-        for (name, dtype, shape, bytes) in parts {
-            if !names.insert(name.clone()) {
-                return Err(named_twice(site, &name));
-            }
-            let (start, bytes) = (end, bytes.await?);
-            end += bytes.len();
-            tensors.push((name, TensorInfo { dtype: stored(dtype), shape, data_offsets: (start, end) }));
-            contents.push(bytes);
-        }
-        let mut file = header(tensors).map_err(|why| unfit(site, &why))?;
+        let mut file = header(site, tensors)?;
         file.reserve_exact(end);
-        for bytes in contents {
-            for piece in bytes.chunks(PIECE_BYTES) {
+        for bytes in reads {
+            for piece in bytes.await?.chunks(PIECE_BYTES) {
                 file.extend_from_slice(piece);
                 tokio::task::yield_now().await;
             }
@@ -86,12 +78,16 @@ pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8
 /// The most bytes that a poll copies.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns the beginning of a file, up to the data, or the reason if there can be none. The format
-/// is that of the crate's documentation: the length of a description in JSON, and the description,
-/// which spaces extend to a multiple of 8 bytes.
-fn header(tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>, String> {
-    let metadata = Metadata::new(None, tensors).map_err(|error| error.to_string())?;
-    let mut json = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+/// Returns the beginning of a file, up to the data. The format is that of the crate's
+/// documentation: the length of a description in JSON, and the description, which spaces extend to
+/// a multiple of 8 bytes.
+fn header(site: Site, tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>> {
+    let mut names = BTreeSet::new();
+    if let Some((name, _)) = tensors.iter().find(|(name, _)| !names.insert(name)) {
+        return Err(named_twice(site, name));
+    }
+    let metadata = Metadata::new(None, tensors).map_err(|error| unfit(site, &error.to_string()))?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|error| unfit(site, &error.to_string()))?;
     json.resize(json.len().next_multiple_of(8), b' ');
     let mut header = (json.len() as u64).to_le_bytes().to_vec();
     header.append(&mut json);

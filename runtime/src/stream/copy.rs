@@ -134,8 +134,9 @@ impl Stream {
     /// Reads `buffer` into a vector, through pinned memory as in
     /// [`copy_to_host`](Self::copy_to_host).
     ///
-    /// The task that awaits it copies to the vector, at most 1 MiB in a poll, so other tasks of the
-    /// executor run meanwhile.
+    /// The task that awaits it copies to the vector, at most 1 MiB in a poll of this `Pending`, so
+    /// other tasks of the executor run meanwhile. A task that polls many reads together, as
+    /// `futures::future::join_all` does, copies as much for each of them.
     ///
     /// # Errors
     /// The errors of [`copy_to_host`](Self::copy_to_host).
