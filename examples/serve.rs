@@ -13,8 +13,8 @@
 //! Ctrl-C the service answers open requests, drains the device and stops.
 //!
 //! The order check is in `deny` mode. The buffers of a model are written once, before any request
-//! knows them, and each request waits on the device for those writes (`wait_for`). A new model has
-//! new buffers, so no request can race with its writes.
+//! knows them, and each request waits on the device for the event after those writes, not for other
+//! requests. A new model has new buffers, so no request can race with its writes.
 //!
 //! Outside this repository it needs:
 //!
@@ -73,15 +73,16 @@ struct Service {
 struct Model {
     mean: Buffer<f32>,
     deviation: Buffer<f32>,
+    written: Event,
 }
 
 impl Model {
     /// Loads a model onto the device, in stream order of `loader`.
     fn load(loader: &Stream, mean: &[f32], deviation: &[f32]) -> warpline::Result<Self> {
-        let model = Model { mean: loader.alloc(mean.len())?, deviation: loader.alloc(deviation.len())? };
-        loader.write(&model.mean, mean).queued()?;
-        loader.write(&model.deviation, deviation).queued()?;
-        Ok(model)
+        let buffers = (loader.alloc(mean.len())?, loader.alloc(deviation.len())?);
+        loader.write(&buffers.0, mean).queued()?;
+        loader.write(&buffers.1, deviation).queued()?;
+        Ok(Model { mean: buffers.0, deviation: buffers.1, written: loader.record_event() })
     }
 }
 
@@ -113,8 +114,7 @@ async fn run(device: &Device, stream: &Stream, model: &Model, row: &[f32]) -> wa
     let mut host = device.pinned::<f32>(row.len()).await?;
     host.copy_from_slice(row);
     let (x, _sent) = stream.copy_to_device(host)?;
-    stream.wait_for(&model.mean);
-    stream.wait_for(&model.deviation);
+    stream.wait_event(&model.written);
     stream.enter(|| ops::standardize_(&x, &model.mean, &model.deviation)).queued()?;
     stream.read(&x).await
 }
