@@ -183,7 +183,7 @@ impl RuntimeShared {
     /// checks under its stream's lock that work is accepted.
     pub(crate) async fn let_calls_end(&self) {
         let mut streams = self.streams();
-        // What one thread runs in turns is not called by another one meanwhile.
+        // A device that runs in turns is driven by the thread that shuts the runtime down.
         streams.retain(|stream| !stream.device.runs_in_turns);
         if streams.is_empty() || reentry::holds_a_device() || process::is_forked() {
             return;

@@ -39,7 +39,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// Why a kernel was not loaded.
+/// The reason for which a kernel was not loaded.
 enum NotLoaded {
     /// It can never be loaded on this device.
     Ever(DriverFailure),

@@ -484,7 +484,7 @@ ret;"
         loads("mov.u32 %r2, %r1;"),
         loads("selp.b32 %r2, %r1, 0, %p1;"),
     ));
-    // Thread 0 loads a word and its first byte, of which it drops one. Thread 32 writes the last byte.
+    // Thread 0 loads a word and its first byte, and drops one. Thread 32 writes the last byte.
     let word_and_byte = |dropped: &str| {
         format!(
             "setp.eq.u32 %p1, %t, 0;\nsetp.eq.u32 %p2, %t, 32;\nsetp.ne.u32 %p3, %t, %t;\nmov.u16 %h1, 9;\n@%p2 bra WRITE;\n@!%p1 ret;\n\
