@@ -27,8 +27,10 @@ fn a_copy_between_devices_holds_the_memory_of_both() {
         let gate = stream.hold().unwrap();
         let copied = stream.copy_buffer_peer(&y, &x);
         let read = stream.read(&y);
-        drop((x, source, here, runtime));
+        drop((x, source, here));
+        // Before the runtime, which may end what is behind a closed gate.
         gate.open();
+        drop(runtime);
         copied.blocking_wait().unwrap();
         assert!(read.blocking_wait().unwrap().iter().all(|&x| x == 1.5));
     });
@@ -43,8 +45,9 @@ fn a_copy_within_another_device_holds_its_memory() {
         other.fill(&x, 1.5).blocking_wait().unwrap();
         let gate = stream.hold().unwrap();
         let copied = stream.copy_buffer_peer(&y, &x);
-        drop((x, y, other, there, runtime));
+        drop((x, y, other, there));
         gate.open();
+        drop(runtime);
         // A copy into unmapped memory would end this process.
         copied.blocking_wait().unwrap();
     });
