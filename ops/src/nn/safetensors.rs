@@ -48,7 +48,7 @@ use warpline_runtime::{Error, ErrorKind, Pending, Result, Site};
 pub fn to_safetensors(module: &dyn Module) -> impl Future<Output = Result<Vec<u8>>> + Send + use<> {
     let site = Site::here(&"to_safetensors");
     let mut state = module.state_dict();
-    // As the crate orders them, so that each tensor is aligned: the widest types first.
+    // The crate has this order, the widest types first, so that each tensor is aligned.
     state.sort_by(|(left, x), (right, y)| {
         stored(y.dtype()).cmp(&stored(x.dtype())).then_with(|| left.cmp(right))
     });
