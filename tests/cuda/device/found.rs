@@ -282,6 +282,23 @@ fn a_list_that_is_removed_after_it_hid_all_devices_is_reported() {
     });
 }
 
+/// Needs a process of its own and no CUDA_VISIBLE_DEVICES. The software driver also acts as NVML, so
+/// only a GPU's shows that its functions are those that are called.
+#[test]
+#[ignore = "needs a GPU"]
+fn nvml_finds_the_devices_that_the_driver_shows() {
+    let likely = warpline::cuda::likely_device_count();
+    assert_eq!(likely, warpline::cuda::device_count().unwrap() as usize);
+    for ordinal in 0..likely as u32 {
+        let text = cuda(ordinal).properties().uuid_text().unwrap();
+        set_visible_devices(Some(&text));
+        assert_eq!(warpline::cuda::likely_device_count(), 1, "{text}");
+    }
+    // Without NVML, no UUID would be known, and this one would count.
+    set_visible_devices(Some("GPU-00000000-0000-0000-0000-000000000001"));
+    assert_eq!(warpline::cuda::likely_device_count(), 0);
+}
+
 fn hidden(list: &str, problem: &str) {
     assert_eq!(warpline::cuda::likely_device_count(), 0);
     assert!(!warpline::cuda::is_available());
