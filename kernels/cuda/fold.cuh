@@ -10,14 +10,15 @@ constexpr u32 LANES = 1024;
 // 1. `lanes` is shared memory.
 template <class T, class F>
 __device__ __forceinline__ T folded(T* lanes, F combine) {
-    for (u32 half = LANES / 2; half > 0; half /= 2) {
+    for (u32 half = LANES / 2; half > 1; half /= 2) {
         __syncthreads();
         for (u32 l = thread_in_block(); l < half; l += block_threads()) {
             lanes[l] = combine(lanes[l], lanes[l + half]);
         }
     }
-    // Thread 0 made the last step itself, so no barrier is needed.
-    return thread_in_block() == 0 ? lanes[0] : T(0);
+    __syncthreads();
+    // The last step writes nothing to `lanes`, because the compiler may let all threads read them.
+    return thread_in_block() == 0 ? combine(lanes[0], lanes[1]) : T(0);
 }
 
 // Returns the sum of all lanes, as above.
