@@ -9,10 +9,10 @@
 //!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because the
 //!    driver may not answer while a launch waits for room.
 //! 3. While nothing completes on a device, the reactor has the device checked every two
-//!    milliseconds. The device's thread then queries the context and one of the stalled streams, in
-//!    rotation. Each device has its own schedule, so traffic on one does not delay the check of
-//!    another. Devices whose work is awaited on the device are checked too. After a sticky error
-//!    the words never change again.
+//!    milliseconds, and after 32 ms less and less often, at last every eight. The device's thread
+//!    then queries the context and one of the stalled streams, in rotation. Each device has its own
+//!    schedule, so traffic on one does not delay the check of another. Devices whose work is
+//!    awaited on the device are checked too. After a sticky error the words never change again.
 //! 4. A stream without progress for a quarter of a second is checked for being idle. If it is, the
 //!    write of its word was lost.
 //! 5. An abandoned stream is queried every two milliseconds. Once it is idle, the values kept for
@@ -32,15 +32,19 @@
 use super::track::{IDLE_CHECK_AFTER, Track};
 use crate::context::Context;
 use crate::faults::diagnosis::ASKED_EVERY;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 use warpline_driver::timeline::{Progress, Timeline};
 use warpline_driver::{Health, WakeUp};
 
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// The longest interval of checks of a device. A [doubt](crate::faults::diagnosis::Doubt) lasts 100
+/// ms and needs ten answers.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(8);
 
 enum Command {
     Watch(Arc<Track>),
@@ -49,7 +53,8 @@ enum Command {
     WakeTimeline(Arc<Timeline>),
 }
 
-static REACTOR: OnceLock<Sender<Command>> = OnceLock::new();
+/// The way to the reactor: its commands, and its thread, to be unparked after each.
+static REACTOR: OnceLock<(Sender<Command>, Thread)> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Starts the reactor thread, unless it is running.
@@ -59,14 +64,16 @@ pub(crate) fn start() -> std::io::Result<()> {
         return Ok(());
     }
     let (sender, commands) = crossbeam_channel::unbounded();
-    std::thread::Builder::new().name("warpline-reactor".into()).spawn(move || run(&commands))?;
-    let _ = REACTOR.set(sender);
+    let reactor =
+        std::thread::Builder::new().name("warpline-reactor".into()).spawn(move || run(&commands))?;
+    let _ = REACTOR.set((sender, reactor.thread().clone()));
     Ok(())
 }
 
 fn send(command: Command) {
-    if let Some(reactor) = REACTOR.get() {
-        let _ = reactor.send(command);
+    if let Some((commands, reactor)) = REACTOR.get() {
+        let _ = commands.send(command);
+        reactor.unpark();
     }
 }
 
@@ -121,7 +128,7 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         };
         while let Some(command) = next {
             quiet_since = Instant::now();
-            take(command, watched, quiet_since);
+            take(command, watched, checks, quiet_since);
             next = commands.try_recv().ok();
         }
         let now = Instant::now();
@@ -162,24 +169,22 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         match pause(eager, now - quiet_since) {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Yield => std::thread::yield_now(),
-            Pause::Sleep(time) => match commands.recv_timeout(time) {
-                Ok(command) => {
-                    quiet_since = Instant::now();
-                    take(command, watched, quiet_since);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            },
+            // Receiving with a timeout would spin before each sleep, for more CPU time than the look
+            // itself takes.
+            Pause::Sleep(time) => std::thread::park_timeout(time),
         }
     }
 }
 
-fn take(command: Command, watched: &mut Vec<Watched>, now: Instant) {
+fn take(command: Command, watched: &mut Vec<Watched>, checks: &mut Checks, now: Instant) {
     match command {
         Command::Watch(track) => {
             // Without a timeline nothing waits. Traced ops that have completed are reported.
             match track.timeline() {
-                Some(timeline) => watched.push(Watched { track, timeline, quiet_since: now }),
+                Some(timeline) => {
+                    checks.of(track.context, now).quiet_since = now;
+                    watched.push(Watched { track, timeline, quiet_since: now });
+                }
                 None => {
                     if let Some(_inside) = warpline_driver::process::enter_driver() {
                         track.tell_spans();
@@ -199,8 +204,10 @@ struct Checks(Vec<Checked>);
 
 struct Checked {
     context: &'static Context,
+    /// When work on the device last completed, or when a stream of it was last handed over.
+    quiet_since: Instant,
     /// When work on the device last completed, or when the device was last checked.
-    since: Instant,
+    checked: Instant,
     /// The number of its streams that have been queried.
     asked: usize,
 }
@@ -209,23 +216,25 @@ impl Checks {
     fn of(&mut self, context: &'static Context, now: Instant) -> &mut Checked {
         let at = self.0.iter().position(|known| std::ptr::eq(known.context, context));
         let at = at.unwrap_or_else(|| {
-            self.0.push(Checked { context, since: now, asked: 0 });
+            self.0.push(Checked { context, quiet_since: now, checked: now, asked: 0 });
             self.0.len() - 1
         });
         &mut self.0[at]
     }
 
     fn moved(&mut self, context: &'static Context, now: Instant) {
-        self.of(context, now).since = now;
+        let device = self.of(context, now);
+        (device.quiet_since, device.checked) = (now, now);
     }
 
     fn look(&mut self, watched: &mut [Watched], now: Instant) {
         for at in 0..watched.len() {
             for context in watched[at].track.context.devices() {
-                let checked = self.of(context, now);
-                if now.saturating_duration_since(checked.since) >= ASKED_EVERY {
-                    checked.since = now;
-                    context.faults.checks.lives(checked.next_of(watched));
+                let device = self.of(context, now);
+                let interval = interval(now.saturating_duration_since(device.quiet_since));
+                if now.saturating_duration_since(device.checked) >= interval {
+                    device.checked = now;
+                    context.faults.checks.lives(device.next_of(watched));
                 }
             }
         }
@@ -251,6 +260,11 @@ impl Checked {
         self.asked += 1;
         track
     }
+}
+
+/// Returns the interval of checks of a device on which nothing has completed for `quiet`.
+fn interval(quiet: Duration) -> Duration {
+    (quiet / 16).clamp(ASKED_EVERY, LONGEST_INTERVAL)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -287,6 +301,12 @@ mod tests {
         assert_eq!(pause_after(50), Pause::Yield);
         assert_eq!(pause_after(1600), Pause::Sleep(Duration::from_micros(100)));
         assert_eq!(pause_after(1_000_000), Pause::Sleep(LONGEST_SLEEP));
+    }
+
+    #[test]
+    fn a_device_is_checked_more_rarely_the_longer_nothing_completes() {
+        let after = |millis| interval(Duration::from_millis(millis)).as_millis();
+        assert_eq!([after(0), after(32), after(64), after(1000)], [2, 2, 4, 8]);
     }
 
     #[test]
