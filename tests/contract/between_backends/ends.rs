@@ -148,6 +148,21 @@ fn a_refused_copy_marks_its_tensor_for_the_stream_of_that_tensor() {
 }
 
 #[test]
+fn a_refused_wait_hands_on_what_was_not_written() {
+    within_a_minute(|| {
+        let (_runtime, [b, a]) = two_streams(Runtime::builder());
+        let (x, y) = (a.alloc_zeroed::<f32>(8).unwrap(), b.alloc_zeroed::<f32>(8).unwrap());
+        block_on(a.synchronize()).unwrap();
+        block_on(b.synchronize()).unwrap();
+        block_on(break_device(&a)).unwrap_err();
+        a.copy_buffer_peer(&y, &x).detach();
+        b.wait_stream(&a);
+        let read = refusal(b.read(&y));
+        assert!(read.is_inherited(), "{read}");
+    });
+}
+
+#[test]
 fn a_lease_takes_the_turns_of_a_seeded_device() {
     within_a_minute(|| {
         let (runtime, [a, _]) = two_streams(Runtime::builder().schedule(Schedule::Seeded(1)));

@@ -9,6 +9,8 @@
 //!    held. So awaiting that ticket waits for nothing behind it.
 //! 4. A driver waits only for streams of its own backend. A wait for another backend's stream is
 //!    held back on the host until that stream has reached the place (`held.rs`).
+//! 5. A stated wait hands on the marks of what the other stream did not write, even if the wait is
+//!    refused. The program has stated the order, and may not look at that refusal.
 // Decision: docs/decisions/0003-closed-stream-is-ordered-before-later-work.md
 // Decision: docs/decisions/0010-wait-mode-edges-are-not-stated.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
@@ -26,6 +28,13 @@ pub(crate) struct Waited {
     pub(crate) place: Place,
     /// True if the driver got a wait. False where the order held already.
     pub(super) by_driver: bool,
+}
+
+/// Whether a wait changed the order of its stream.
+struct Ordered {
+    /// True if the wait took a ticket. False where the stated clock implied it.
+    holds: bool,
+    by_driver: bool,
 }
 
 impl StreamCore {
@@ -46,36 +55,45 @@ impl StreamCore {
             return Ok(Waited { place, by_driver: false });
         }
         self.forget_observed(state);
-        let observed = &self.device.runtime.observed;
-        let is_closed = observed.is_closed(from.used.stream);
-        let (mut holds, mut by_driver) = (false, false);
-        if is_closed || !(state.stated.covers(from.used) || observed.covers(from.used)) {
-            let done = observed.covers(from.used)
-                || (state.knows_more && self.known.lock().covers(from.used))
-                || from.timeline.reached(from.used.ticket);
-            let point = if done && from.is_told() { Ok(None) } else { self.point_of(state, from) };
-            by_driver = matches!(point, Ok(Some(_)));
-            let taken = match point {
-                Ok(Some(point)) => self.submit(state, site, |_| Command::Wait(point), None, false).map(drop),
-                Ok(None) => self.take_ticket(state, site),
-                Err(error) => Err(error),
-            };
-            taken.map_err(|error| self.refused(site, &error))?;
-            holds = true;
-        }
-        let mut changed = holds && self.merge_clocks(state, from);
-        changed |= state.marks.merge(&from.marks);
+        let ordered = self.order_after(state, site, from);
+        // A refused wait hands marks on as well: what `from` was to write is missing either way.
+        let mut changed = state.marks.merge(&from.marks);
         if let Some(coming) = &from.coming {
             changed |= coming.hand_marks_to(&mut state.marks);
         }
-        let at = state.waited_at;
-        state.waited[at] = (from.used.stream, from.used.ticket, from.version);
-        state.waited_at = (at + 1) % state.waited.len();
+        if let Ok(Ordered { holds: true, .. }) = ordered {
+            changed |= self.merge_clocks(state, from);
+        }
         if changed {
             self.change_version(state);
         }
+        let Ordered { holds, by_driver } = ordered?;
+        let at = state.waited_at;
+        state.waited[at] = (from.used.stream, from.used.ticket, from.version);
+        state.waited_at = (at + 1) % state.waited.len();
         let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
         Ok(Waited { place, by_driver })
+    }
+
+    /// Enqueues the wait for `from`, unless the stated clock implies it.
+    fn order_after(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Ordered> {
+        let observed = &self.device.runtime.observed;
+        let is_implied = state.stated.covers(from.used) || observed.covers(from.used);
+        if is_implied && !observed.is_closed(from.used.stream) {
+            return Ok(Ordered { holds: false, by_driver: false });
+        }
+        let done = observed.covers(from.used)
+            || (state.knows_more && self.known.lock().covers(from.used))
+            || from.timeline.reached(from.used.ticket);
+        let point = if done && from.is_told() { Ok(None) } else { self.point_of(state, from) };
+        let by_driver = matches!(point, Ok(Some(_)));
+        let taken = match point {
+            Ok(Some(point)) => self.submit(state, site, |_| Command::Wait(point), None, false).map(drop),
+            Ok(None) => self.take_ticket(state, site),
+            Err(error) => Err(error),
+        };
+        taken.map_err(|error| self.refused(site, &error))?;
+        Ok(Ordered { holds: true, by_driver })
     }
 
     /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of
