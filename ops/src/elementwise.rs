@@ -80,7 +80,10 @@ pub fn relu_into(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 /// another length than `mean`.
 #[track_caller]
 pub fn standardize_(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
-    let [rows, cols] = rows_and_columns(x, mean.len());
+    let [rows, cols] = match rows_and_columns(&"standardize_", x, mean.len()) {
+        Ok(lengths) => lengths,
+        Err(error) => return Pending::refused(error),
+    };
     let call = kernels::standardize(rows, cols, mean, deviation, x);
     launch(x, call, elements(x.len() as u64))
 }

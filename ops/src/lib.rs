@@ -31,7 +31,7 @@ pub use tensor::{
 };
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
-use warpline_runtime::{Buffer, Element, Pending, Result, Stream};
+use warpline_runtime::{Buffer, Element, Error, ErrorKind, Pending, Result, Site, Stream};
 
 /// Launches `call` on the current stream of `operand`'s device.
 #[track_caller]
@@ -42,12 +42,21 @@ fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchC
     }
 }
 
-/// Returns the number of whole rows in `x`, and `cols`, its number of columns, as kernels take
-/// them.
+/// Returns the number of rows of `x` and `cols`, its number of columns, as kernels take them.
 ///
-/// If `x` does not consist of whole rows, the kernel's condition on its lengths does not hold.
-fn rows_and_columns<T: Element>(x: &Buffer<T>, cols: usize) -> [u64; 2] {
-    [x.len().checked_div(cols).unwrap_or(0) as u64, cols as u64]
+/// # Errors
+/// `Shape` if `x` does not consist of whole rows.
+#[track_caller]
+fn rows_and_columns<T: Element>(op: &'static &'static str, x: &Buffer<T>, cols: usize) -> Result<[u64; 2]> {
+    let len = x.len();
+    if !len.is_multiple_of(cols) {
+        let why = format!(
+            "{}: x has {len} elements, which is not a multiple of its {cols} columns; pass whole rows",
+            Site::here(op)
+        );
+        return Err(Error::new(ErrorKind::Shape, why));
+    }
+    Ok([len.checked_div(cols).unwrap_or(0) as u64, cols as u64])
 }
 
 /// Returns the current stream of `operand`'s device.

@@ -35,8 +35,10 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
 /// The errors of [`sum`]; `Shape` if `x` does not consist of whole rows.
 #[track_caller]
 pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
-    let [rows, cols] = rows_and_columns(x, sums.len());
-    launch(x, kernels::column_sums(rows, cols, x, sums), columns(cols))
+    match rows_and_columns(&"column_sums_into", x, sums.len()) {
+        Ok([rows, cols]) => launch(x, kernels::column_sums(rows, cols, x, sums), columns(cols)),
+        Err(error) => Pending::refused(error),
+    }
 }
 
 /// The running mean and standard deviation of each column over batches of rows, kept on the device.
@@ -75,7 +77,10 @@ impl ColumnMoments {
     /// In the `Pending`: `Shape` if `x` does not consist of whole rows, and the errors of [`sum`].
     #[track_caller]
     pub fn merge(&self, x: &Buffer<f32>) -> Pending<()> {
-        let [rows, cols] = rows_and_columns(x, self.means.len());
+        let [rows, cols] = match rows_and_columns(&"ColumnMoments::merge", x, self.means.len()) {
+            Ok(lengths) => lengths,
+            Err(error) => return Pending::refused(error),
+        };
         let call = kernels::column_moments(rows, cols, x, &self.seen, &self.means, &self.squares);
         launch(x, call, columns(cols))
     }

@@ -20,13 +20,13 @@ contract! {
         let eleven = filled(&stream, 11, 1.0).await?;
         let none = stream.alloc::<f32>(0)?;
         let moments = ColumnMoments::new(3, &device)?;
-        let uneven = ["rows.saturating_mul(cols) == x.len() as u64", "rows = 3", "cols = 3", "x.len() = 10"];
-        for pending in [
-            column_sums_into(&three, &x),
-            standardize_(&x, &three, &three),
-            moments.merge(&x),
+        for (op, pending) in [
+            ("column_sums_into (", column_sums_into(&three, &x)),
+            ("standardize_ (", standardize_(&x, &three, &three)),
+            ("ColumnMoments::merge (", moments.merge(&x)),
         ] {
-            says(&refused(pending).await, ErrorKind::Shape, &uneven);
+            let uneven = "x has 10 elements, which is not a multiple of its 3 columns";
+            says(&refused(pending).await, ErrorKind::Shape, &[op, uneven]);
         }
         says(&refused(standardize_(&x, &filled(&stream, 5, 0.0).await?, &three)).await, ErrorKind::Shape, &["deviation.len() = 3"]);
         for pending in [

@@ -247,6 +247,21 @@ fn one_op_with_ten_conflicts_has_all_ten_in_the_error() {
 }
 
 #[test]
+fn ops_of_a_loop_are_told_once() {
+    let (_runtime, _, [a, b]) = streams(["a", "b"]);
+    let x = a.alloc::<f32>(40).unwrap();
+    a.fill(&x, 0.0).blocking_wait().unwrap();
+    for part in (0..4).map(|at| x.slice(at * 10..at * 10 + 10).unwrap()) {
+        a.fill(&part, 1.0).detach();
+    }
+    let error = unordered(b.read(&x));
+    assert_eq!(error.conflicts().len(), 4);
+    let text = error.to_string();
+    assert!(text.contains(" (3 more ops of the earlier line conflict too); if you have no handle"), "{text}");
+    assert_eq!(text.matches("fill on stream \"a\"").count(), 1, "{text}");
+}
+
+#[test]
 fn a_refused_op_leaves_history_as_it_was() {
     let (_runtime, _, [a, b]) = streams(["a", "b"]);
     let x = a.alloc::<f32>(10).unwrap();

@@ -82,6 +82,15 @@ impl Conflict {
         Conflict { captured: true, ..self }
     }
 
+    /// Returns true if `other` names the same lines, streams and uses.
+    fn is_of_the_lines_of(&self, other: &Conflict) -> bool {
+        let lines = |conflict: &Conflict| {
+            let Conflict { op, writes, earlier, did, earlier_on, .. } = conflict;
+            (*op, *writes, *earlier, *did, earlier_on.id)
+        };
+        lines(self) == lines(other)
+    }
+
     /// Returns the name and source line of the refused op.
     pub fn op(&self) -> Site {
         self.op
@@ -142,13 +151,26 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Formats all conflicts of one op as one text: the first in full, then the others.
+/// Formats all conflicts of one op as one text: the first in full, then the others. Earlier ops of
+/// one line, as of a loop, are told once.
 pub fn describe(conflicts: &[Conflict]) -> String {
-    let mut text = conflicts[0].to_string();
-    if conflicts.len() > 1 {
-        text.push_str(&format!("; and {} more:", conflicts.len() - 1));
-        for conflict in &conflicts[1..] {
-            text.push_str(&format!("\n  {conflict}"));
+    let mut told: Vec<(&Conflict, usize)> = Vec::new();
+    for conflict in conflicts {
+        match told.iter_mut().find(|(first, _)| first.is_of_the_lines_of(conflict)) {
+            Some((_, more)) => *more += 1,
+            None => told.push((conflict, 0)),
+        }
+    }
+    let mut text = String::new();
+    for (at, (conflict, more)) in told.iter().enumerate() {
+        match at {
+            0 => {}
+            1 => text.push_str(&format!("; and {} more:\n  ", told.len() - 1)),
+            _ => text.push_str("\n  "),
+        }
+        text.push_str(&conflict.to_string());
+        if *more > 0 {
+            text.push_str(&format!(" ({more} more ops of the earlier line conflict too)"));
         }
     }
     text.push_str(

@@ -230,6 +230,12 @@ impl Graph {
     /// the order check applies to all of it. It writes the graph's own memory, so two launches of
     /// one graph have to be ordered.
     ///
+    /// # Callers that share a graph
+    /// All launches use the same inputs and outputs, and a stream is not a critical section. If two
+    /// requests write the inputs, launch and read the answer at once, one can get the answer of the
+    /// other, though no edge is missing. Let one request at a time use a graph: hold a mutex from
+    /// the first write until the answer has been read, or capture a graph for each request.
+    ///
     /// # Cancel safety
     /// Dropping the `Pending` detaches the work. The graph stays alive until the work has finished.
     ///

@@ -74,7 +74,8 @@ fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
 
 impl Stream {
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued
-    /// after.
+    /// after. It is ordered after the work of other streams only if this one waits for them first
+    /// ([`wait_stream`](Self::wait_stream)). The order check does not see what `f` uses.
     ///
     /// `f` runs on a thread of the driver. It may wait: that delays later work on this stream, and
     /// host functions of other streams of the device, but no kernels or copies of those. A function
