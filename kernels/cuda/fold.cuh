@@ -5,9 +5,9 @@
 // The number of lanes. Lane l has combined the elements l, l + LANES, l + 2·LANES, … in this order.
 constexpr u32 LANES = 1024;
 
-// Combines all lanes and returns the result to thread 0 of the block, and 0 to the others. All
-// threads of the block call this. Lane l takes in lane l + 512, then l + 256, and so on down to l +
-// 1. `lanes` is shared memory.
+// Combines all lanes and returns the result to all threads of the block, which all call this. Lane l
+// takes in lane l + 512, then l + 256, and so on down to l + 1. `lanes` is shared memory, and may be
+// written again after a barrier.
 template <class T, class F>
 __device__ __forceinline__ T folded(T* lanes, F combine) {
     for (u32 half = LANES / 2; half > 1; half /= 2) {
@@ -17,8 +17,8 @@ __device__ __forceinline__ T folded(T* lanes, F combine) {
         }
     }
     __syncthreads();
-    // The last step writes nothing to `lanes`, because the compiler may let all threads read them.
-    return thread_in_block() == 0 ? combine(lanes[0], lanes[1]) : T(0);
+    // The last step writes nothing to `lanes`, which all threads read.
+    return combine(lanes[0], lanes[1]);
 }
 
 // Returns the sum of all lanes, as above.
