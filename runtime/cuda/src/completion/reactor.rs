@@ -9,7 +9,7 @@
 //!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because the
 //!    driver may not answer while a launch waits for room.
 //! 3. While nothing completes on a device, the reactor has the device checked every two
-//!    milliseconds, and after 32 ms less and less often, at last every eight. The device's thread
+//!    milliseconds, and after 32 ms less and less often, at last every four. The device's thread
 //!    then queries the context and one of the stalled streams, in rotation. Each device has its own
 //!    schedule, so traffic on one does not delay the check of another. Devices whose work is
 //!    awaited on the device are checked too. After a sticky error the words never change again.
@@ -42,9 +42,8 @@ use warpline_driver::timeline::{Progress, Timeline};
 use warpline_driver::{Health, WakeUp};
 
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// The longest interval of checks of a device. A [doubt](crate::faults::diagnosis::Doubt) lasts 100
-/// ms and needs ten answers.
-const LONGEST_INTERVAL: Duration = Duration::from_millis(8);
+/// The longest interval of checks of a device. A fault becomes known later by that much.
+const LONGEST_INTERVAL: Duration = Duration::from_millis(4);
 
 enum Command {
     Watch(Arc<Track>),
@@ -306,7 +305,7 @@ mod tests {
     #[test]
     fn a_device_is_checked_more_rarely_the_longer_nothing_completes() {
         let after = |millis| interval(Duration::from_millis(millis)).as_millis();
-        assert_eq!([after(0), after(32), after(64), after(1000)], [2, 2, 4, 8]);
+        assert_eq!([after(0), after(32), after(48), after(1000)], [2, 2, 3, 4]);
     }
 
     #[test]
