@@ -153,10 +153,12 @@ fn a_refused_wait_hands_on_what_was_not_written() {
         let (_runtime, [b, a]) = two_streams(Runtime::builder());
         let (x, y) = (a.alloc_zeroed::<f32>(8).unwrap(), b.alloc_zeroed::<f32>(8).unwrap());
         block_on(a.synchronize()).unwrap();
-        block_on(b.synchronize()).unwrap();
-        block_on(break_device(&a)).unwrap_err();
+        // `a` does not wait for the fill, so its copy is refused, and then its device fails.
+        b.fill(&y, 1.0).detach();
         a.copy_buffer_peer(&y, &x).detach();
-        b.wait_stream(&a);
+        block_on(break_device(&a)).unwrap_err();
+        let waited = block_on(b.wait_stream(&a).into_future()).unwrap_err();
+        says(&waited, ErrorKind::Driver, &["it needs thread:0, which failed"]);
         let read = refusal(b.read(&y));
         assert!(read.is_inherited(), "{read}");
     });
