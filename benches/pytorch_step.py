@@ -83,10 +83,10 @@ def on_a_gpu():
         for how, graph in (("op by op", False), ("as a CUDA graph", True))
     }
     rates = {name: [] for name in forms}
-    for round in range(ROUNDS + 1):
+    for turn in range(ROUNDS + 1):
         for name, training in forms.items():
             rate = training.rate()
-            if round > 0:
+            if turn > 0:
                 rates[name].append(rate)
     for name, all in rates.items():
         all.sort()
