@@ -82,7 +82,7 @@ pub fn relu_into(y: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
 pub fn standardize_(x: &Buffer<f32>, mean: &Buffer<f32>, deviation: &Buffer<f32>) -> Pending<()> {
     let [rows, cols] = match rows_and_columns(&"standardize_", x, mean.len()) {
         Ok(lengths) => lengths,
-        Err(error) => return Pending::refused(error),
+        Err(refusal) => return refusal.pass_on(),
     };
     let call = kernels::standardize(rows, cols, mean, deviation, x);
     launch(x, call, elements(x.len() as u64))

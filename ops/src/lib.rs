@@ -31,7 +31,7 @@ pub use tensor::{
 };
 
 use warpline_runtime::kernel::{KernelCall, LaunchConfig};
-use warpline_runtime::{Buffer, Element, Error, ErrorKind, Pending, Result, Site, Stream};
+use warpline_runtime::{Buffer, Element, Error, ErrorKind, Pending, Refusal, Result, Site, Stream};
 
 /// Launches `call` on the current stream of `operand`'s device.
 #[track_caller]
@@ -47,14 +47,22 @@ fn launch<T: Element>(operand: &Buffer<T>, call: KernelCall<'_>, config: LaunchC
 /// # Errors
 /// `Shape` if `x` does not consist of whole rows.
 #[track_caller]
-fn rows_and_columns<T: Element>(op: &'static &'static str, x: &Buffer<T>, cols: usize) -> Result<[u64; 2]> {
+fn rows_and_columns<T: Element>(
+    op: &'static &'static str,
+    x: &Buffer<T>,
+    cols: usize,
+) -> Result<[u64; 2], Refusal> {
     let len = x.len();
     if !len.is_multiple_of(cols) {
+        let (stream, line) = (stream_of(x)?, Site::here(op).location);
         let why = format!(
-            "{}: x has {len} elements, which is not a multiple of its {cols} columns; pass whole rows",
-            Site::here(op)
+            "{op} on stream \"{}\" ({}:{}): x has {len} elements, which is not a multiple of its {cols} \
+             columns; pass whole rows",
+            stream.label(),
+            line.file(),
+            line.line()
         );
-        return Err(Error::new(ErrorKind::Shape, why));
+        return Err(Refusal::on(&stream, Error::new(ErrorKind::Shape, why)));
     }
     Ok([len.checked_div(cols).unwrap_or(0) as u64, cols as u64])
 }

@@ -37,7 +37,7 @@ pub fn sum(x: &Buffer<f32>) -> Pending<f32> {
 pub fn column_sums_into(sums: &Buffer<f32>, x: &Buffer<f32>) -> Pending<()> {
     match rows_and_columns(&"column_sums_into", x, sums.len()) {
         Ok([rows, cols]) => launch(x, kernels::column_sums(rows, cols, x, sums), columns(cols)),
-        Err(error) => Pending::refused(error),
+        Err(refusal) => refusal.pass_on(),
     }
 }
 
@@ -79,7 +79,7 @@ impl ColumnMoments {
     pub fn merge(&self, x: &Buffer<f32>) -> Pending<()> {
         let [rows, cols] = match rows_and_columns(&"ColumnMoments::merge", x, self.means.len()) {
             Ok(lengths) => lengths,
-            Err(error) => return Pending::refused(error),
+            Err(refusal) => return refusal.pass_on(),
         };
         let call = kernels::column_moments(rows, cols, x, &self.seen, &self.means, &self.squares);
         launch(x, call, columns(cols))

@@ -21,13 +21,19 @@ contract! {
         let none = stream.alloc::<f32>(0)?;
         let moments = ColumnMoments::new(3, &device)?;
         for (op, pending) in [
-            ("column_sums_into (", column_sums_into(&three, &x)),
-            ("standardize_ (", standardize_(&x, &three, &three)),
-            ("ColumnMoments::merge (", moments.merge(&x)),
+            ("column_sums_into on stream", column_sums_into(&three, &x)),
+            ("standardize_ on stream", standardize_(&x, &three, &three)),
+            ("ColumnMoments::merge on stream", moments.merge(&x)),
         ] {
             let uneven = "x has 10 elements, which is not a multiple of its 3 columns";
-            says(&refused(pending).await, ErrorKind::Shape, &[op, uneven]);
+            says(&refused(pending).await, ErrorKind::Shape, &[op, "tests/contract/buffers.rs:", uneven]);
         }
+        // A refusal that nobody looks at is the stream's, or the capture's.
+        column_sums_into(&three, &x).detach();
+        says(&stream.synchronize().await.unwrap_err(), ErrorKind::Shape, &["column_sums_into on stream"]);
+        let captured = device.new_stream()?;
+        let refused_step = captured.capture(|_| moments.merge(&x).detach()).map(drop).unwrap_err();
+        says(&refused_step, ErrorKind::Shape, &["ColumnMoments::merge on stream"]);
         says(&refused(standardize_(&x, &filled(&stream, 5, 0.0).await?, &three)).await, ErrorKind::Shape, &["deviation.len() = 3"]);
         for pending in [
             relu_into(&three, &x),
