@@ -219,7 +219,11 @@ impl StreamCore {
         self.check_can_wait(site, other)?;
         let by_event = self.device.id.backend() == other.device.id.backend();
         let snapshot = other.snapshot(by_event, |used| self.known.lock().covers(used));
-        self.wait_snapshot(site, &snapshot.map_err(|error| self.refused(site, &error))?)
+        let snapshot = snapshot.map_err(|error| {
+            self.take_marks_of(other);
+            self.refused(site, &error)
+        })?;
+        self.wait_snapshot(site, &snapshot)
     }
 
     pub(crate) fn check_can_wait(&self, site: Site, other: &StreamCore) -> Result<()> {
@@ -247,23 +251,26 @@ impl StreamCore {
             let users = book.uses().iter().map(|used| used.stream).collect();
             (users, book.marked_by().collect(), book.outlived())
         };
-        let (mut place, mut closed) = (self.here(), Vec::new());
+        let (mut open, mut closed) = (Vec::new(), Vec::new());
         for id in users.into_iter().filter(|id| *id != self.id) {
             match runtime.stream(id) {
-                Some(other) if !runtime.observed.is_closed(id) => {
-                    place = self.wait_for_stream(site, &other)?
-                }
+                Some(other) if !runtime.observed.is_closed(id) => open.push(other),
                 other => {
                     some_are_closed = true;
                     closed.extend(other);
                 }
             }
         }
-        for other in marked_by.into_iter().filter_map(|id| runtime.stream(id)) {
-            if !other.is_closed() {
-                place = self.wait_for_stream(site, &other)?;
-            }
+        open.extend(
+            marked_by.into_iter().filter_map(|id| runtime.stream(id)).filter(|other| !other.is_closed()),
+        );
+        let mut place = Ok(self.here());
+        for other in &open {
+            // Also after a refusal: each wait hands on marks.
+            let next = self.wait_for_stream(site, other);
+            place = place.and(next);
         }
+        let place = place?;
         if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
     }
 

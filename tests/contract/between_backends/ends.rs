@@ -165,6 +165,29 @@ fn a_refused_wait_hands_on_what_was_not_written() {
 }
 
 #[test]
+fn a_refused_wait_for_an_abandoned_stream_hands_on_what_was_not_written() {
+    within_a_minute(|| {
+        let (_runtime, [a, b]) = two_streams(Runtime::builder());
+        let x = b.alloc::<f32>(8).unwrap();
+        block_on(b.fill(&x, 1.0)).unwrap();
+        let gate = a.hold().unwrap();
+        break_device(&a).detach();
+        b.wait_stream(&a);
+        let lost = b.call(|| ());
+        gate.open();
+        block_on(lost).unwrap_err();
+        b.fill(&x, 2.0).detach();
+        let [by_stream, by_memory] = [(); 2].map(|()| b.device().new_stream().unwrap());
+        by_stream.wait_stream(&b);
+        by_memory.wait_for(&x);
+        for reader in [by_stream, by_memory] {
+            let read = refusal(reader.read(&x));
+            assert!(read.is_inherited(), "{read}");
+        }
+    });
+}
+
+#[test]
 fn a_lease_takes_the_turns_of_a_seeded_device() {
     within_a_minute(|| {
         let (runtime, [a, _]) = two_streams(Runtime::builder().schedule(Schedule::Seeded(1)));

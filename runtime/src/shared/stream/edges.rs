@@ -75,6 +75,17 @@ impl StreamCore {
         Ok(Waited { place, by_driver })
     }
 
+    /// Takes over the marks that `other` carries now, after a wait that was refused before it had a
+    /// place. Called while no stream's lock is held.
+    #[cold]
+    pub(crate) fn take_marks_of(&self, other: &StreamCore) {
+        let marks = other.state.lock().marks.clone();
+        let mut state = self.state.lock();
+        if !state.closed && state.marks.merge(&marks) {
+            self.change_version(&mut state);
+        }
+    }
+
     /// Enqueues the wait for `from`, unless the stated clock implies it.
     fn order_after(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Ordered> {
         let observed = &self.device.runtime.observed;
