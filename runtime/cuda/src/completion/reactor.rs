@@ -181,7 +181,9 @@ fn take(command: Command, watched: &mut Vec<Watched>, checks: &mut Checks, now: 
             // Without a timeline nothing waits. Traced ops that have completed are reported.
             match track.timeline() {
                 Some(timeline) => {
-                    checks.of(track.context, now).quiet_since = now;
+                    for context in track.context.devices() {
+                        checks.of(context, now).quiet_since = now;
+                    }
                     watched.push(Watched { track, timeline, quiet_since: now });
                 }
                 None => {
@@ -203,7 +205,8 @@ struct Checks(Vec<Checked>);
 
 struct Checked {
     context: &'static Context,
-    /// When work on the device last completed, or when a stream of it was last handed over.
+    /// When work on the device last completed, or when a stream whose work needs it was last handed
+    /// over.
     quiet_since: Instant,
     /// When work on the device last completed, or when the device was last checked.
     checked: Instant,

@@ -17,7 +17,7 @@
 use crate::api::Failed;
 use std::time::{Duration, Instant};
 
-/// The interval of checks of a device while something waits for it and nothing completes.
+/// The shortest interval of checks of a device while something waits for it and nothing completes.
 pub(crate) const ASKED_EVERY: Duration = Duration::from_millis(2);
 /// The time for which a stream without work has to answer errors before its device counts as dead.
 const DOUBT_LASTS: Duration = Duration::from_millis(100);
