@@ -32,8 +32,8 @@ fn an_inherited_error_names_both_lines_and_the_way_out() {
             &format!(
                 "an earlier op was refused: fill on stream \"other\" (tests/order/refused_writes.rs:{line})"
             ),
-            "; await that op's Pending or synchronize() its stream, overwrite the memory, or accept \
-            its contents with accept_contents()",
+            "; await that op's Pending (or synchronize() its stream, if it was dropped), overwrite the \
+            memory, or accept its contents with accept_contents()",
         ],
     );
     assert_eq!(error.site().expect("the op that failed").location.line(), reading);

@@ -302,8 +302,8 @@ impl ErrorParts for Error {
         let origin = earlier.origin();
         let message = format!(
             "{op} reads memory that was not written, because an earlier op was refused: {origin}; \
-             await that op's Pending or synchronize() its stream, overwrite the memory, or accept \
-             its contents with accept_contents()"
+             await that op's Pending (or synchronize() its stream, if it was dropped), overwrite the \
+             memory, or accept its contents with accept_contents()"
         );
         Self::following(origin, message)
     }

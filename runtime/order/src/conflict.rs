@@ -169,8 +169,10 @@ pub fn describe(conflicts: &[Conflict]) -> String {
             _ => text.push_str("\n  "),
         }
         text.push_str(&conflict.to_string());
-        if *more > 0 {
-            text.push_str(&format!(" ({more} more ops of the earlier line conflict too)"));
+        match more {
+            0 => {}
+            1 => text.push_str(" (one more op of the earlier line conflicts too)"),
+            _ => text.push_str(&format!(" ({more} more ops of the earlier line conflict too)")),
         }
     }
     text.push_str(

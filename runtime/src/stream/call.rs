@@ -74,7 +74,7 @@ fn nobody_looks<R>(result: Result<R>, core: &Weak<StreamCore>) {
 
 impl Stream {
     /// Calls `f` in stream order: after everything enqueued before, before everything enqueued
-    /// after. It is ordered after the work of other streams only if this one waits for them first
+    /// after. To run it after the work of another stream, let this one wait for that one first
     /// ([`wait_stream`](Self::wait_stream)). The order check does not see what `f` uses.
     ///
     /// `f` runs on a thread of the driver. It may wait: that delays later work on this stream, and
