@@ -282,8 +282,8 @@ fn a_list_that_is_removed_after_it_hid_all_devices_is_reported() {
     });
 }
 
-/// Needs a process of its own and no CUDA_VISIBLE_DEVICES. The software driver also acts as NVML, so
-/// only a GPU's shows that its functions are those that are called.
+/// Needs NVML, no MIG, no CUDA_VISIBLE_DEVICES, and a process of its own. The software driver also
+/// acts as NVML, so only a GPU's shows that its functions are those that are called.
 #[test]
 #[ignore = "needs a GPU"]
 fn nvml_finds_the_devices_that_the_driver_shows() {
