@@ -8,7 +8,7 @@
 //! 1. An op fails if it reads marked bytes and its stream carries the mark. Work of other streams
 //!    is not affected, because for them the bytes are unchanged.
 //! 2. A stated wait hands on the marks that the other stream carries at the awaited point, even if
-//!    the wait itself is refused. Observing on the host hands nothing on.
+//!    that wait is refused because the other stream failed. Observing on the host hands nothing on.
 //! 3. A mark ends in each of these cases:
 //!    * the `Pending` of its own call is looked at, or a `synchronize` returns that error;
 //!    * everything it covers is overwritten, accepted as it is (`Tensor::accept_contents`) or
