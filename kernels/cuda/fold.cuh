@@ -5,9 +5,9 @@
 // The number of lanes. Lane l has combined the elements l, l + LANES, l + 2·LANES, … in this order.
 constexpr u32 LANES = 1024;
 
-// Combines all lanes and returns the result to all threads of the block, which all call this. Lane l
-// takes in lane l + 512, then l + 256, and so on down to l + 1. `lanes` is shared memory, and may be
-// written again after a barrier.
+// Combines all lanes and returns the result to all threads of the block, which all call this. Lane
+// l takes in lane l + 512, then l + 256, and so on down to l + 1. `lanes` is shared memory, and may
+// be written again after a barrier.
 template <class T, class F>
 __device__ __forceinline__ T folded(T* lanes, F combine) {
     for (u32 half = LANES / 2; half > 1; half /= 2) {

@@ -168,8 +168,8 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         match pause(eager, now - quiet_since) {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Yield => std::thread::yield_now(),
-            // Receiving with a timeout would spin before each sleep, for more CPU time than the look
-            // itself takes.
+            // Receiving with a timeout would spin before each sleep, for more CPU time than the
+            // look itself takes.
             Pause::Sleep(time) => std::thread::park_timeout(time),
         }
     }
@@ -205,10 +205,10 @@ struct Checks(Vec<Checked>);
 
 struct Checked {
     context: &'static Context,
-    /// When work on the device last completed, or when a stream whose work needs it was last handed
-    /// over.
+    /// The last time that work on the device completed, or that a stream whose work needs it was
+    /// handed over.
     quiet_since: Instant,
-    /// When work on the device last completed, or when the device was last checked.
+    /// The last time that work on the device completed, or that the device was checked.
     checked: Instant,
     /// The number of its streams that have been queried.
     asked: usize,

@@ -9,9 +9,9 @@
 //!    held. So awaiting that ticket waits for nothing behind it.
 //! 4. A driver waits only for streams of its own backend. A wait for another backend's stream is
 //!    held back on the host until that stream has reached the place (`held.rs`).
-//! 5. A stated wait hands on the marks of what the other stream did not write, even if it is refused
-//!    because of that stream or its device, or by the driver. The program has stated the order, and
-//!    may not look at that refusal.
+//! 5. A stated wait hands on the marks of what the other stream did not write, even if it is
+//!    refused because of that stream or its device, or by the driver. The program has stated the
+//!    order, and may not look at that refusal.
 // Decision: docs/decisions/0003-closed-stream-is-ordered-before-later-work.md
 // Decision: docs/decisions/0010-wait-mode-edges-are-not-stated.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
