@@ -31,7 +31,7 @@ pub(crate) struct Waited {
     pub(super) by_driver: bool,
 }
 
-/// Whether a wait changed the order of its stream.
+/// The effect of an accepted wait on its stream.
 struct Ordered {
     /// True if the wait took a ticket. False where the stated clock implied it.
     holds: bool,
