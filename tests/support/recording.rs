@@ -4,7 +4,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard};
 use warpline::backend::Timeline;
 use warpline::backend::{
     Command, Completion, DevicePtr, Driver, DriverError, DriverEvent, DriverGraph, DriverStream, Health,
@@ -33,6 +33,8 @@ pub(crate) struct Recording {
     refuse_next: AtomicBool,
     /// The name of the op that the driver refuses once.
     refuse_op: Mutex<Option<&'static str>>,
+    /// The barrier at which the next recording of an event pauses.
+    pause_record: Mutex<Option<Arc<Barrier>>>,
     plans: Mutex<Vec<Vec<String>>>,
     refuse_graphs: AtomicBool,
     completion: Completion,
@@ -115,6 +117,7 @@ impl Recording {
             next_address: AtomicU64::new(1 << 20),
             refuse_next: AtomicBool::new(false),
             refuse_op: Mutex::default(),
+            pause_record: Mutex::default(),
             plans: Mutex::default(),
             refuse_graphs: AtomicBool::new(false),
             completion,
@@ -144,6 +147,13 @@ impl Recording {
     /// Makes the driver refuse the next op of that name.
     pub(crate) fn refuse_op(&self, op: &'static str) {
         *self.refuse_op.lock().unwrap() = Some(op);
+    }
+
+    /// Makes the next recording of an event wait twice at the returned barrier of two threads.
+    pub(crate) fn pause_next_record(&self) -> Arc<Barrier> {
+        let pause = Arc::new(Barrier::new(2));
+        *self.pause_record.lock().unwrap() = Some(pause.clone());
+        pause
     }
 
     /// Lets the driver page-lock `blocks` more blocks of memory.
@@ -333,6 +343,11 @@ unsafe impl DriverStream for RecordingStream {
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        let pause = self.driver.pause_record.lock().unwrap().take();
+        if let Some(pause) = pause {
+            pause.wait();
+            pause.wait();
+        }
         self.driver.calls().push(Call::Record { stream: self.track.label.clone() });
         Ok(Some(Arc::new(())))
     }

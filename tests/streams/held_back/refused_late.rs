@@ -241,6 +241,30 @@ fn a_late_refusal_is_known_behind_waits_through_another_backend() {
 }
 
 #[test]
+fn an_event_can_be_waited_for_while_it_is_recorded_although_its_stream_has_ended() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_with_slow_pinning_beside(thread_device());
+        let [cuda, thread] = [DeviceId::Cuda(0), THREAD_0].map(|id| runtime.device(id).unwrap());
+        let (ended, reader) = (cuda.new_stream().unwrap(), thread.new_stream().unwrap());
+        let x = ended.alloc::<f32>(LONG).unwrap();
+        let mut written = task::spawn(ended.write(&x, &vec![1.0; LONG]));
+        // The marker is handed over before the event, so the device may be through by then.
+        assert!(written.poll().is_pending());
+        let event = ended.record_event();
+        drop(ended);
+        let pause = driver.pause_next_record();
+        driver.allow_pinning(1000);
+        pause.wait();
+        driver.reach_markers();
+        let waits = reader.wait_event(&event);
+        pause.wait();
+        waits.queued().unwrap();
+        reader.synchronize().blocking_wait().unwrap();
+        written.into_inner().blocking_wait().unwrap();
+    });
+}
+
+#[test]
 fn the_ticket_of_a_late_refusal_is_reached_on_a_device_without_markers() {
     within_a_minute(|| {
         let (runtime, driver) = Recording::runtime_without_markers_beside(thread_device());

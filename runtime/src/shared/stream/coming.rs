@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use warpline_driver::{DriverError, DriverEvent};
 
 /// An event that is recorded once the work before it was handed over.
-#[derive(Default)]
 pub(crate) struct Coming {
+    /// The stream that the event is recorded on.
+    stream: Weak<StreamCore>,
     inner: Mutex<Recording>,
 }
 
@@ -29,6 +30,17 @@ pub(super) struct Recorded {
 }
 
 impl Coming {
+    pub(super) fn of(stream: Weak<StreamCore>) -> Self {
+        Coming { stream, inner: Mutex::default() }
+    }
+
+    /// Returns the stream that the event is recorded on. It exists until then, because what hands
+    /// it over holds it, also where the device has reached the event's place and the runtime has
+    /// forgotten the stream.
+    pub(super) fn stream(&self) -> Option<Arc<StreamCore>> {
+        self.stream.upgrade()
+    }
+
     pub(super) fn is_recorded(&self) -> bool {
         self.inner.lock().recorded.is_some()
     }

@@ -20,6 +20,7 @@ use super::core::{State, StreamCore};
 use super::held::{After, Elsewhere};
 use super::place::{Place, Snapshot};
 use crate::order::{Clock, Site, StreamId, Use};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, DriverError, DriverFailure, Point, Result, Submission, op_events};
@@ -155,12 +156,18 @@ impl StreamCore {
         from.device.backend() != self.device.id.backend()
     }
 
+    /// Returns the stream of `from`, unless it has retired and nothing more of it is handed over.
+    pub(super) fn stream_of(&self, from: &Snapshot) -> Option<Arc<StreamCore>> {
+        let of_event = || from.coming.as_ref()?.stream();
+        self.device.runtime.stream(from.used.stream).or_else(of_event)
+    }
+
     /// Returns the point to wait for, like [`point_of`](Self::point_of), for a place on a device of
     /// another backend. The wait is held back until the place is reached.
     #[cold]
     fn point_elsewhere(&self, state: &mut State, from: &Snapshot) -> Result<Option<Point>, DriverError> {
         let ticket = from.used.ticket;
-        let Some(stream) = self.device.runtime.stream(from.used.stream) else {
+        let Some(stream) = self.stream_of(from) else {
             // It has retired, so its work has finished, perhaps just now, or never will run.
             if from.timeline.reached(ticket) && from.is_told() {
                 return Ok(None);

@@ -264,12 +264,12 @@ impl HeldBack {
 
     /// Defers an event that marks the queue's end.
     #[cold]
-    pub(crate) fn record(&mut self) -> Result<Arc<Coming>, DriverError> {
+    pub(crate) fn record(&mut self, stream: &Weak<StreamCore>) -> Result<Arc<Coming>, DriverError> {
         self.ensure_not_lost()?;
         if let Some(Item::Event(coming)) = self.queue.back() {
             return Ok(coming.clone());
         }
-        let coming = Arc::<Coming>::default();
+        let coming = Arc::new(Coming::of(stream.clone()));
         self.queue.push_back(Item::Event(coming.clone()));
         Ok(coming)
     }
@@ -345,20 +345,19 @@ impl StreamCore {
     /// `Reentrant` if this thread must not wait.
     #[cold]
     pub(super) fn wait_on_the_host(&self, site: Site, from: &Snapshot) -> Result<()> {
-        let Some(stream) = self.device.runtime.stream(from.used.stream) else { return Ok(()) };
+        let Some(stream) = self.stream_of(from) else { return Ok(()) };
         let (timeline, ticket) = (&from.timeline, from.used.ticket);
-        let is_elsewhere = self.is_elsewhere(from);
-        let is_over = || {
-            let told = from.coming.as_ref().is_none_or(|coming| coming.is_recorded());
-            (told && (!is_elsewhere || timeline.reached(ticket))) || stream.fault().is_some()
-        };
-        if is_over() {
+        let is_told = || from.is_told() || stream.fault().is_some();
+        let is_over = || !self.is_elsewhere(from) || timeline.reached(ticket) || stream.fault().is_some();
+        if is_told() && is_over() {
             return Ok(());
         }
         self.may_block(site)?;
         stream.want_marker(ticket);
-        // The waiters of `stream` are woken when an event is recorded there.
-        stream.block_until(if is_elsewhere { ticket } else { MAX_TICKET }, is_over);
+        // All waiters of a stream are woken after an event was recorded there, also those of a
+        // ticket that no stream reaches. One of `ticket` would not wait if it is reached before.
+        stream.block_until(MAX_TICKET, is_told);
+        stream.block_until(ticket, is_over);
         Ok(())
     }
 

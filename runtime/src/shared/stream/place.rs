@@ -137,7 +137,7 @@ impl StreamCore {
                 state.mark_newest();
             }
             match &mut state.held {
-                Some(held) => coming = Some(held.record()?),
+                Some(held) => coming = Some(held.record(&state.core)?),
                 None if by_event => event = state.raw.record()?,
                 None => {}
             }
