@@ -168,8 +168,7 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         match pause(eager, now - quiet_since) {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Yield => std::thread::yield_now(),
-            // Receiving with a timeout would spin before each sleep, for more CPU time than the
-            // look itself takes.
+            // Receiving with a timeout would spin before each sleep.
             Pause::Sleep(time) => std::thread::park_timeout(time),
         }
     }
