@@ -103,9 +103,9 @@ COMPILERS = ["ci/ptx", "ci/ptx.py"]
 CHECK = [
     Step("room", "ci/room"),
     Step("format", "cargo fmt --all -- --check"),
-    # From the source alone: uses between modules, docs/files.md, links of decisions, the table of
+    # From the source alone: uses between modules, words, docs/files.md, links of decisions, the table of
     # results.
-    Step("modules", "ci/modules && ci/files --check && benches/summary --check"),
+    Step("modules", "ci/modules && ci/words && ci/files --check && benches/summary --check"),
     Step("dependencies", "ci/deny"),
     Step("clippy", "cargo clippy --workspace --all-targets --all-features --quiet -- -D warnings"),
     # Alone, because other packages of the workspace switch features on.

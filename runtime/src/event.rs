@@ -36,7 +36,7 @@ impl Event {
         if let Err(error) = core.may_ask(site) {
             return event(Err(error));
         }
-        // If another thread captures the stream, the event marks the current end of the stream
+        // If another thread captures the stream, the event stands at the current end of the stream
         // itself.
         let capture = core.capture(site).ok().flatten();
         if let Some(capture) = capture {
@@ -46,7 +46,7 @@ impl Event {
             // The driver could record no event. A wait for this place waits for its ticket; the
             // failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
-            core.snapshot_to_await(|_| true).expect("without a mark nothing can be refused")
+            core.snapshot_to_await(|_| true).expect("without a driver event nothing can be refused")
         });
         event(Ok(Arc::new(snapshot)))
     }
@@ -100,7 +100,7 @@ impl Event {
             return end.checked_duration_since(start).ok_or_else(|| in_the_wrong_order(start - end));
         }
         let device = &self.core.device;
-        let (Some(end), Some(start)) = (end.marked(), start.marked()) else {
+        let (Some(end), Some(start)) = (end.event(), start.event()) else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
@@ -129,7 +129,7 @@ impl Event {
         let stamp = self.stamp.as_deref().ok_or_else(|| {
             refusal(format!("the {which} event has no time; record it with record_timed_event"))
         })?;
-        if stamp.time().is_some() || (stamp.marked().is_some() && self.core.timeline.reached(self.ticket())) {
+        if stamp.time().is_some() || (stamp.event().is_some() && self.core.timeline.reached(self.ticket())) {
             return Ok(stamp);
         }
         Err(refusal(format!(

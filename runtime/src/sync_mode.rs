@@ -123,7 +123,7 @@ impl Drop for Polling {
     }
 }
 
-/// Marks this thread as one that polls a program's future, until the returned value is dropped.
+/// Notes that this thread polls a program's future, until the returned value is dropped.
 pub(crate) fn polling() -> Polling {
     Polling(POLLING.replace(true))
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use warpline::Result;
 use warpline::ops::Shape;
 use warpline::ops::data::{
-    Dataset, InMemory, InOrder, Indices, Place, Sampler, Shuffled, Subset, Weighted, WithReplacement,
+    BatchPlace, Dataset, InMemory, InOrder, Indices, Sampler, Shuffled, Subset, Weighted, WithReplacement,
 };
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
@@ -349,7 +349,7 @@ fn collating_changes_a_batch_before_it_is_copied() {
     let (_runtime, device, [copy]) = streams(["copy"]);
     for workers in [0, 1, 2] {
         // The exact lengths show that the last batch is the shorter one.
-        let number = |place: Place, (x, labels): (&mut [f32], &mut [i64])| {
+        let number = |place: BatchPlace, (x, labels): (&mut [f32], &mut [i64])| {
             assert_eq!((x.len(), labels.len()), (2 * place.rows, place.rows));
             labels.fill((10 * place.epoch + place.index) as i64);
             Ok(())
@@ -365,7 +365,7 @@ fn collating_changes_a_batch_before_it_is_copied() {
         }
         assert_eq!(labels, [0, 0, 1, 1, 2, 10, 10, 11, 11, 12]);
 
-        let fails = |place: Place, _: (&mut [f32], &mut [i64])| {
+        let fails = |place: BatchPlace, _: (&mut [f32], &mut [i64])| {
             assert_ne!(place.index, 1, "on purpose");
             Ok(())
         };

@@ -1,7 +1,7 @@
 //! The batch that a loader yields, and the copies that fill it.
 // Decision: docs/decisions/0047-loaded-batches-are-freshly-allocated.md
 
-use super::collate::Place;
+use super::collate::BatchPlace;
 use super::loader::Plan;
 use super::reader::{Host, Read};
 use super::sample::{Sample, TensorSample};
@@ -66,7 +66,7 @@ impl<S: Sample> Sent<S> {
 
 /// Enqueues the copies of a read batch. No other function wraps a batch's memory.
 pub(super) fn send<S: Sample>(plan: &Plan<S>, read: Read<S>) -> Result<(Batch<S>, Sent<S>)> {
-    let Read { mut host, place: Place { epoch, index, rows } } = read;
+    let Read { mut host, place: BatchPlace { epoch, index, rows } } = read;
     S::truncate(&mut host.fields, plan.widths, rows);
     let (buffers, copies) = S::send(host.fields, &plan.stream, plan.site)?;
     let copied = plan.stream.record_event();

@@ -12,11 +12,11 @@ use warpline_runtime::Result;
 ///
 /// A closure of these arguments is a `Collate`, if it states their types:
 /// ```
-/// use warpline::ops::data::{InMemory, Loader, Place};
+/// use warpline::ops::data::{InMemory, Loader, BatchPlace};
 /// # fn main() -> warpline::Result<()> {
 /// # futures::executor::block_on(async {
 /// // Scales the features of each batch to a largest number of 1.
-/// let scale = |_: Place, (x, _): (&mut [f32], &mut [i64])| {
+/// let scale = |_: BatchPlace, (x, _): (&mut [f32], &mut [i64])| {
 ///     let largest = x.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
 ///     x.iter_mut().for_each(|x| *x /= largest);
 ///     Ok(())
@@ -40,14 +40,14 @@ pub trait Collate<S: Sample>: Send + Sync + 'static {
     ///
     /// # Errors
     /// Any error, which the stream yields in place of this batch, and as its last item.
-    fn collate(&self, place: Place, batch: S::Slots<'_>) -> Result<()>;
+    fn collate(&self, place: BatchPlace, batch: S::Slots<'_>) -> Result<()>;
 }
 
 impl<S: Sample, F> Collate<S> for F
 where
-    F: for<'a> Fn(Place, S::Slots<'a>) -> Result<()> + Send + Sync + 'static,
+    F: for<'a> Fn(BatchPlace, S::Slots<'a>) -> Result<()> + Send + Sync + 'static,
 {
-    fn collate(&self, place: Place, batch: S::Slots<'_>) -> Result<()> {
+    fn collate(&self, place: BatchPlace, batch: S::Slots<'_>) -> Result<()> {
         self(place, batch)
     }
 }
@@ -55,7 +55,7 @@ where
 /// The place of a batch in its epoch, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct BatchPlace {
     /// The number of the epoch.
     pub epoch: u64,
     /// The batch's number in the epoch, counted from 0.

@@ -4,7 +4,7 @@
 //! Drawing has to be done in order, by one thread at a time. Filling may be done by several threads
 //! at the same time, since each has its own batch.
 
-use super::collate::Place;
+use super::collate::BatchPlace;
 use super::dataset::Dataset;
 use super::loader::Plan;
 use super::reader::{Host, Stop, caught, no_batch};
@@ -24,14 +24,14 @@ pub(super) struct Indexed<S: Sample> {
 
 /// A batch to be read.
 pub(super) struct Job {
-    pub(super) place: Place,
+    pub(super) place: BatchPlace,
     indices: Vec<usize>,
 }
 
 impl<S: Sample> Indexed<S> {
     /// Reads the samples of `job` into `host`. Returns `false` if `stop` returned `true`.
     pub(super) fn fill(&self, job: &Job, host: &mut Host<S>, stop: Stop<'_>) -> Result<bool> {
-        let Place { epoch, index: batch, .. } = job.place;
+        let BatchPlace { epoch, index: batch, .. } = job.place;
         caught("the dataset", epoch, batch, || {
             let mut rest = host.slots(0..job.indices.len());
             for &index in &job.indices {
@@ -48,7 +48,7 @@ impl<S: Sample> Indexed<S> {
     }
 
     #[cold]
-    fn no_such_sample(&self, place: Place, index: usize) -> Error {
+    fn no_such_sample(&self, place: BatchPlace, index: usize) -> Error {
         Error::new(
             ErrorKind::InvalidArgument,
             format!(
@@ -111,7 +111,7 @@ impl<S: Sample> Order<S> {
                 // A shorter batch is the epoch's last one.
                 self.epoch = (rows == self.plan.batch_size).then_some((number, indices));
                 self.batches += 1;
-                let place = Place { epoch: number, index: self.batches - 1, rows };
+                let place = BatchPlace { epoch: number, index: self.batches - 1, rows };
                 return Ok(Some(Job { place, indices: drawn }));
             }
             if self.batches == 0 {

@@ -56,7 +56,7 @@ mod workers;
 pub use self::csv::Csv;
 pub use batch::Batch;
 pub use batches::{Batches, LoadStats};
-pub use collate::{Collate, Place};
+pub use collate::{BatchPlace, Collate};
 pub use dataset::{Dataset, Rows, SequentialDataset};
 pub use in_memory::InMemory;
 pub use loader::Loader;

@@ -4,7 +4,7 @@
 //! after an error or the end. Several workers share an order of batches instead of a reader: see
 //! `workers.rs`.
 
-use super::collate::Place;
+use super::collate::BatchPlace;
 use super::indexed::Order;
 use super::loader::{Plan, Source};
 use super::sample::Sample;
@@ -58,7 +58,7 @@ impl<S: Sample> Host<S> {
 /// A batch in pinned memory, whose first `place.rows` rows are filled.
 pub(super) struct Read<S: Sample> {
     pub(super) host: Host<S>,
-    pub(super) place: Place,
+    pub(super) place: BatchPlace,
 }
 
 /// One batch, or the end of the last epoch, with the time that reading took.
@@ -76,7 +76,7 @@ impl<S: Sample> Loaded<S> {
         track: &HostTrack,
         host: Host<S>,
         stop: Stop<'_>,
-        fill: impl FnOnce(&mut Host<S>) -> Result<Option<Place>>,
+        fill: impl FnOnce(&mut Host<S>) -> Result<Option<BatchPlace>>,
     ) -> Result<Self> {
         let began = Instant::now();
         let mut host = host.of_full_length(plan)?;

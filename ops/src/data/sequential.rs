@@ -1,6 +1,6 @@
 //! Reads a sequential dataset, epoch after epoch, through a shuffle buffer if there is one.
 
-use super::collate::Place;
+use super::collate::BatchPlace;
 use super::dataset::{Rows, SequentialDataset};
 use super::loader::Plan;
 use super::reader::{Host, Stop, caught, no_batch};
@@ -40,7 +40,7 @@ impl<S: Sample> Passes<S> {
     /// Fills `host` from the current epoch or, if that has ended, from the next.
     ///
     /// Returns `None` after the last epoch, and if `stop` returned `true`.
-    pub(super) fn fill(&mut self, host: &mut Host<S>, stop: Stop<'_>) -> Result<Option<Place>> {
+    pub(super) fn fill(&mut self, host: &mut Host<S>, stop: Stop<'_>) -> Result<Option<BatchPlace>> {
         loop {
             let Some(number) = self.begin()? else { return Ok(None) };
             let rows = caught("the dataset", number, self.batches, || self.fill_from_epoch(host, stop))?;
@@ -49,7 +49,7 @@ impl<S: Sample> Passes<S> {
             }
             if rows == self.plan.batch_size || (rows > 0 && !self.plan.drop_last) {
                 self.batches += 1;
-                return Ok(Some(Place { epoch: number, index: self.batches - 1, rows }));
+                return Ok(Some(BatchPlace { epoch: number, index: self.batches - 1, rows }));
             }
             if self.batches == 0 {
                 return Err(no_batch(&self.plan, number, &self.sequential.dataset.name(), rows));

@@ -112,7 +112,7 @@ impl<S: Sample> Workers<S> {
     /// Starts a turn of an idle worker, if there is one.
     fn start_turn(&self) {
         let Some(worker) = self.shared.state.lock().idle.pop() else { return };
-        let turn = Turn { shared: self.shared.clone(), worker: Some(worker) };
+        let turn = Shift { shared: self.shared.clone(), worker: Some(worker) };
         // A runtime that is shutting down drops the turn.
         drop(self.tokio.spawn_blocking(move || turn.run()));
     }
@@ -165,13 +165,13 @@ impl<S: Sample> Drop for Workers<S> {
 }
 
 /// The turn of one worker, which lasts until there is nothing to do.
-struct Turn<S: Sample> {
+struct Shift<S: Sample> {
     shared: Arc<Shared<S>>,
     /// The worker's number, until the turn has ended as it should.
     worker: Option<usize>,
 }
 
-impl<S: Sample> Turn<S> {
+impl<S: Sample> Shift<S> {
     fn run(mut self) {
         while let Some((number, job, host)) = self.next_job() {
             let result = job.and_then(|job| self.read(&job, host));
@@ -230,7 +230,7 @@ impl<S: Sample> Turn<S> {
     }
 }
 
-impl<S: Sample> Drop for Turn<S> {
+impl<S: Sample> Drop for Shift<S> {
     /// Reports a lost turn.
     fn drop(&mut self) {
         if self.worker.is_none() || is_forked() {

@@ -14,19 +14,19 @@
 //!
 //! # Why a poller that was told `false` may sleep
 //! A poller registers its waker before it takes a turn. It gets `false` in two cases, and sets the
-//! mark `dry` in each.
+//! flag `dry` in each.
 //!
 //! *Nothing can run.* Every queued strand is then held at a wait. Only issued tickets can be waited
 //! for, so each chain of waits ends at a timeline from outside this backend, a gate. This can
 //! change in four ways: a gate opens, new work arrives (which may open a gate), a device fails, or
-//! another thread takes a turn. Each of them **acts, fences, looks at the mark**. If the mark is
-//! set, it clears the mark and wakes every waiter of every stream. The opening of a gate is
+//! another thread takes a turn. Each of them **acts, fences, looks at the flag**. If the flag is
+//! set, it clears the flag and wakes every waiter of every stream. The opening of a gate is
 //! observed by a waker, registered with each timeline at which a strand is held. The poller **sets
-//! the mark, fences, looks** whether something can run now. One of the two sees the other.
+//! the flag, fences, looks** whether something can run now. One of the two sees the other.
 //!
 //! *The turn was taken.* The thread that had it looks again after it releases the lock. It looks at
-//! the mark if something ran, and at the newly queued work if nothing could. Before it gets
-//! `false`, the poller sets the mark, fences, and tries the lock once more. One of the two sees the
+//! the flag if something ran, and at the newly queued work if nothing could. Before it gets
+//! `false`, the poller sets the flag, fences, and tries the lock once more. One of the two sees the
 //! other.
 
 use super::Step;
@@ -47,7 +47,7 @@ const KEEP_STEPS: usize = 10_000;
 pub(super) struct Seeded {
     backend: Weak<CpuBackend>,
     seed: u64,
-    turn: Mutex<Turn>,
+    turn: Mutex<Choices>,
     /// Strands that became ready since the last turn.
     arrivals: Mutex<Vec<Arc<CpuStream>>>,
     dry: AtomicBool,
@@ -79,7 +79,7 @@ struct Queued {
 }
 
 /// The state protected by the turn lock.
-struct Turn {
+struct Choices {
     queued: Vec<Queued>,
     chooser: Chooser,
 }
@@ -89,7 +89,7 @@ impl Seeded {
         Seeded {
             backend,
             seed,
-            turn: Mutex::new(Turn { queued: Vec::new(), chooser: Chooser::new(seed) }),
+            turn: Mutex::new(Choices { queued: Vec::new(), chooser: Chooser::new(seed) }),
             arrivals: Mutex::new(Vec::new()),
             dry: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -127,7 +127,7 @@ impl Seeded {
         did_something
     }
 
-    fn try_turn(&self) -> Option<MutexGuard<'_, Turn>> {
+    fn try_turn(&self) -> Option<MutexGuard<'_, Choices>> {
         self.turn.try_lock().or_else(|| {
             self.dry.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -136,7 +136,7 @@ impl Seeded {
     }
 
     /// Runs one step, and everything that has to follow it outside the turn lock.
-    fn step(&self, mut turn: MutexGuard<'_, Turn>) -> bool {
+    fn step(&self, mut turn: MutexGuard<'_, Choices>) -> bool {
         let outcome = self.step_locked(&mut turn);
         drop(turn);
         match outcome {
@@ -175,7 +175,7 @@ impl Seeded {
         true
     }
 
-    fn step_locked(&self, turn: &mut Turn) -> Outcome {
+    fn step_locked(&self, turn: &mut Choices) -> Outcome {
         loop {
             self.absorb(turn);
             let purged = purge_failed(turn);
@@ -202,7 +202,7 @@ impl Seeded {
                 let at = free[turn.chooser.choose(&numbers)];
                 return self.run(turn, at);
             }
-            // Set the mark, ask, look once more.
+            // Set the flag, ask, look once more.
             let was_dry = self.dry.swap(true, Ordering::Relaxed);
             let mut reached = false;
             for (at, point) in held {
@@ -215,13 +215,13 @@ impl Seeded {
         }
     }
 
-    fn absorb(&self, turn: &mut Turn) {
+    fn absorb(&self, turn: &mut Choices) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock());
         turn.queued.extend(arrivals.into_iter().map(|stream| Queued { stream, asked: None }));
     }
 
     /// Runs the head of one strand.
-    fn run(&self, turn: &mut Turn, at: usize) -> Outcome {
+    fn run(&self, turn: &mut Choices, at: usize) -> Outcome {
         let stream = turn.queued[at].stream.clone();
         let mut work = stream.strand.pop().expect("a queued strand has work");
         let ticket = work.reaches();
@@ -322,7 +322,7 @@ fn head(stream: &CpuStream) -> Head {
 }
 
 /// Takes the work of failed devices out of the list and returns it.
-fn purge_failed(turn: &mut Turn) -> Vec<(Arc<CpuStream>, VecDeque<Submission>)> {
+fn purge_failed(turn: &mut Choices) -> Vec<(Arc<CpuStream>, VecDeque<Submission>)> {
     let mut purged = Vec::new();
     turn.queued.retain(|queued| {
         let stream = &queued.stream;

@@ -5,7 +5,7 @@
 //! 2. After each op, in this order: its claims are released, its ticket completes, waiters are
 //!    woken.
 //! 3. Before each op the owner checks the device's health. If the device has failed, the owner
-//!    **purges** the stream: it drops everything queued, releases what the timeline keeps, marks
+//!    **purges** the stream: it drops everything queued, releases what the timeline keeps, sets
 //!    the stream dead and wakes its waiters. Only the owner does so. Nothing of the stream
 //!    therefore runs any more when its kept buffers are released.
 //! 4. A panic in a twin or host function, and a fault of a kernel's PTX, fail the device with an
@@ -364,11 +364,11 @@ impl CpuStream {
         }
     }
 
-    /// Marks the stream dead, releases what the timeline keeps and wakes its waiters. Called by the
-    /// owner, after the queued work was dropped.
+    /// Notes that the stream is dead, releases what the timeline keeps and wakes its waiters.
+    /// Called by the owner, after the queued work was dropped.
     pub(super) fn bury(&self, cause: &Error) {
         self.timeline.abandon();
-        self.device.backend.timelines.mark_dead(&self.timeline, cause);
+        self.device.backend.timelines.note_dead(&self.timeline, cause);
         self.timeline.wake_all();
     }
 

@@ -11,7 +11,7 @@
 //! 1. A stream is entered when it is made and removed when it is dropped. If its work was purged,
 //!    the entry stays until no handle to the timeline is left, and keeps the timeline's address
 //!    from being used again.
-//! 2. A purge marks the entry first and wakes the timeline's waiters second. A waiter registers
+//! 2. A purge enters its cause first and wakes the timeline's waiters second. A waiter registers
 //!    first and looks here second.
 //! 3. The lock is a leaf. No stream is dropped under it, because the drop takes the lock again.
 
@@ -68,8 +68,8 @@ impl Timelines {
         }
     }
 
-    /// Marks the entry of a stream whose work has been purged.
-    pub(super) fn mark_dead(&self, timeline: &Arc<Timeline>, cause: &Error) {
+    /// Notes in its entry that the work of a stream has been purged.
+    pub(super) fn note_dead(&self, timeline: &Arc<Timeline>, cause: &Error) {
         self.any_dead.store(true, Ordering::Relaxed);
         if let Some(known) = self.entries.lock().get_mut(&key(timeline)) {
             known.dead.get_or_insert_with(|| cause.clone());

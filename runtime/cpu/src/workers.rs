@@ -21,8 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use warpline_driver::{Command, Priority};
 
-/// The number of ready strands above which there is a backlog.
-const BACKLOG: usize = 16;
+/// The number of ready strands above which there are many.
+const MANY_READY: usize = 16;
 /// The time for which a worker spins before it yields. A worker with little patience spins for
 /// less, and so never yields. On a busy machine yielding takes milliseconds, while a sleeping
 /// worker is woken immediately.
@@ -103,7 +103,7 @@ impl Pool {
     /// them.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
-        self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > BACKLOG)
+        self.ready.iter().any(|ready| ready.load(Ordering::Relaxed) > MANY_READY)
     }
 
     fn pop(&self) -> Option<Arc<CpuStream>> {

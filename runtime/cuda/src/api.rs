@@ -1,10 +1,10 @@
-//! The table of the driver's entry points, each called in the same way, and the error of a failed
+//! The table of CUDA's entry points, each called in the same way, and the error of a failed
 //! call.
 //!
 //! cudarc declares the library's types, and [`loader`] opens the library. All entry points are
-//! looked up here together. So a driver that lacks one is an error when the first device is opened,
-//! and not a panic in the middle of a program. Return codes stay numbers: a newer driver may answer
-//! with a code that no current header names.
+//! looked up here together. So a CUDA library that lacks one is an error when the first device is
+//! opened, and not a panic in the middle of a program. Return codes stay numbers: a newer one may
+//! answer with a code that no current header names.
 
 use super::loader;
 use super::{versions, visible};
@@ -17,7 +17,7 @@ use warpline_driver::DriverFailure;
 
 pub(crate) use sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 
-/// A failed driver call.
+/// A failed CUDA call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// The name of the entry point.
@@ -29,17 +29,17 @@ pub(crate) type Answer<T = ()> = Result<T, Failed>;
 
 impl Failed {
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
-    /// The failure of every call in the child of a fork: the driver is not called.
+    /// The failure of every call in the child of a fork: CUDA is not called.
     pub(crate) const FORKED: Failed = Failed { call: "cuCtxGetCurrent", code: 3 };
     const STUB_LIBRARY: u32 = 34;
-    /// The failure of every call while the process ends: the driver is not called.
+    /// The failure of every call while the process ends: CUDA is not called.
     pub(crate) const ENDING: Failed = Failed { call: "", code: 4 };
     const NO_DEVICE: u32 = 100;
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
-    /// The failure of a call from a host function: the driver is not called, since it is calling
-    /// that function. The driver may answer so itself (`CUDA_ERROR_NOT_PERMITTED`), by its
+    /// The failure of a call from a host function: CUDA is not called, since it is calling
+    /// that function. CUDA may answer so itself (`CUDA_ERROR_NOT_PERMITTED`), by its
     /// description of `cuLaunchHostFunc`, but need not.
     pub(crate) const IN_HOST_FUNCTION: Failed = Failed { call: "", code: 800 };
 
@@ -69,13 +69,13 @@ impl Failed {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
     }
 
-    /// Returns the name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`, or its number where the
-    /// driver has no name for it.
+    /// Returns the name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`, or its number where CUDA
+    /// has no name for it.
     pub(crate) fn name(self) -> String {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
     }
 
-    /// Returns the failure with a text that explains it in place of the driver's.
+    /// Returns the failure with a text that explains it in place of CUDA's.
     pub(crate) fn explained(self, text: String) -> DriverFailure {
         DriverFailure::from(text).with_code(self.code)
     }
@@ -89,7 +89,7 @@ impl Failed {
         if code != 0 || text.is_null() {
             return None;
         }
-        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
+        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is CUDA's own, static.
         Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 }
@@ -123,7 +123,7 @@ type HostFunction = unsafe extern "C" fn(*mut c_void);
 /// Declares the table of entry points, each as `fn cuName(argument: Type, …);`.
 macro_rules! entry_points {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// The driver's entry points.
+        /// CUDA's entry points.
         #[allow(non_snake_case, reason = "they are called so")]
         pub(crate) struct Api {
             cuGetErrorName: GetText,
@@ -275,8 +275,8 @@ unsafe fn entry_point<F: Copy>(name: &str) -> F {
     unsafe { loader::entry_point(name) }.expect("looked for before")
 }
 
-/// Returns an optional entry point, which newer drivers or the software CUDA driver have. The
-/// driver need not be initialised.
+/// Returns an optional entry point, which newer versions of CUDA or the software CUDA driver have.
+/// CUDA need not be initialised.
 ///
 /// # Safety
 /// If the library has the entry point, its type is `F`.
@@ -285,10 +285,10 @@ pub(crate) unsafe fn optional<F: Copy>(name: &str) -> Option<F> {
     unsafe { loader::entry_point(name) }
 }
 
-/// The process that initialised the driver, 0 before that.
+/// The process that initialised CUDA, 0 before that.
 static INITIALISED_IN: AtomicU32 = AtomicU32::new(0);
 
-/// Returns true if the driver was initialised in a process that this one was forked from. It does
+/// Returns true if CUDA was initialised in a process that this one was forked from. It does
 /// not work here then, whether or not a device was opened.
 pub(crate) fn is_initialised_elsewhere() -> bool {
     matches!(API.get(), Some(Ok(_))) && INITIALISED_IN.load(Ordering::Relaxed) != std::process::id()
@@ -299,9 +299,9 @@ static API: OnceLock<Result<Api, Unusable>> = OnceLock::new();
 /// The reason why no CUDA device can be used.
 struct Unusable {
     why: DriverFailure,
-    /// True if the machine has no driver or shows no device, which is usual where none is wanted.
+    /// True if the machine has no CUDA or shows no device, which is usual where none is wanted.
     is_absent: bool,
-    /// True if the driver was initialised before this process was forked.
+    /// True if CUDA was initialised before this process was forked.
     is_forked: bool,
 }
 
@@ -310,13 +310,13 @@ pub(crate) fn api() -> Result<&'static Api, &'static DriverFailure> {
     API.get_or_init(open).as_ref().map_err(|unusable| &unusable.why)
 }
 
-/// Returns true if the driver does not work because this process was forked from one that had
+/// Returns true if CUDA does not work because this process was forked from one that had
 /// initialised it, without this crate.
 pub(crate) fn is_forked() -> bool {
     API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_forked)
 }
 
-/// Returns true if there is no driver, or the driver shows no device.
+/// Returns true if there is no CUDA, or it shows no device.
 pub(crate) fn is_absent() -> bool {
     API.get_or_init(open).as_ref().is_err_and(|unusable| unusable.is_absent)
 }
@@ -389,13 +389,13 @@ fn not_initialised(failed: Failed, api: &Api) -> String {
     let name = if text.is_null() {
         format!("error {}", failed.code)
     } else {
-        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is the driver's own, static.
+        // SAFETY: `from_ptr` needs a live NUL-terminated string: it is CUDA's own, static.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     format!("the NVIDIA driver does not start: cuInit returned {name}; check that nvidia-smi works")
 }
 
-/// Returns the CUDA version that the driver library is for: 13010 for 13.1, 0 if it is not
+/// Returns the CUDA version that the library is for: 13010 for 13.1, 0 if it is not
 /// reported.
 pub(crate) fn driver_version() -> i32 {
     type GetVersion = unsafe extern "C" fn(*mut c_int) -> u32;

@@ -1,9 +1,9 @@
 //! The primary context of a device, shared by the whole process.
 //!
 //! # Rules
-//! 1. A context is opened once per process and never released: at exit the driver tears it down by
+//! 1. A context is opened once per process and never released: at exit CUDA tears it down by
 //!    itself, and what is still in use then is not ours to free.
-//! 2. Every call into the driver happens inside [`Context::enter`]: drops run on threads without a
+//! 2. Every call into CUDA happens inside [`Context::enter`]: drops run on threads without a
 //!    current context, and the caller's context is restored. A thread that had none keeps the
 //!    context of device 0, which the CUDA runtime would choose for it. This saves two calls per op.
 
@@ -56,7 +56,7 @@ pub(crate) struct Context {
     pub(crate) blocking: bool,
 }
 
-// SAFETY: the raw handles are the driver's, which may be used from any thread.
+// SAFETY: the raw handles are CUDA's, which may be used from any thread.
 unsafe impl Send for Context {}
 // SAFETY: as above; everything that changes is behind locks.
 unsafe impl Sync for Context {}
@@ -79,7 +79,7 @@ impl Drop for Entered {
     }
 }
 
-/// Returns the number of devices that the driver shows.
+/// Returns the number of devices that CUDA shows.
 pub(crate) fn device_count() -> Result<u32, DriverFailure> {
     let api = api::api().map_err(Clone::clone)?;
     let mut count = 0;
@@ -243,7 +243,7 @@ pub(crate) fn name_of(device: CUdevice) -> Answer<String> {
     Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
 }
 
-/// Refuses a device of a generation before Pascal. The driver is initialised and has a device of
+/// Refuses a device of a generation before Pascal. CUDA is initialised and has a device of
 /// that ordinal.
 fn check_device(ordinal: u32) -> Result<(), DriverFailure> {
     let mut device = 0;

@@ -1,4 +1,4 @@
-//! The CUDA device of one runtime: how it is opened, and how it implements the driver interface.
+//! The CUDA device of one runtime: how it is opened, and how it implements the traits of a driver.
 
 use super::api::{Answer, CUstream, Failed, opened};
 use super::completion::reactor;
@@ -201,7 +201,7 @@ fn self_test(context: &'static Context) -> Answer<bool> {
 }
 
 impl Context {
-    /// Converts a failed call to an error of the driver interface.
+    /// Converts a failed call to the error that a driver returns.
     pub(crate) fn driver_error(&self, failed: Failed) -> DriverError {
         match failed.code {
             Failed::OUT_OF_MEMORY => self.out_of_memory(),
@@ -225,7 +225,7 @@ impl Context {
     }
 }
 
-// SAFETY: device memory is the driver's, which never hands out memory twice; host memory likewise,
+// SAFETY: device memory is CUDA's, which never hands out memory twice; host memory likewise,
 // and it is zeroed.
 unsafe impl Driver for CudaDevice {
     fn id(&self) -> DeviceId {
@@ -499,7 +499,7 @@ unsafe impl Driver for CudaDevice {
     }
 }
 
-/// Builds the error of a missing device. `why` is its source if a driver call reported it.
+/// Builds the error of a missing device. `why` is its source if a CUDA call reported it.
 fn no_such_device(message: String, advice: &str, why: DriverFailure) -> Error {
     let change = visible::change().map_or(String::new(), |change| format!("; {change}"));
     let kind = if super::api::is_forked() { ErrorKind::Forked } else { ErrorKind::NoSuchDevice };
@@ -507,7 +507,7 @@ fn no_such_device(message: String, advice: &str, why: DriverFailure) -> Error {
     if why.code().is_some() { error.caused_by(why) } else { error }
 }
 
-/// Refuses to use the driver in the child of a process that has initialised it.
+/// Refuses to use CUDA in the child of a process that has initialised it.
 fn refuse_forked() -> Result<(), Error> {
     if !super::api::is_initialised_elsewhere() {
         return Ok(());
@@ -519,29 +519,29 @@ fn refuse_forked() -> Result<(), Error> {
     Err(Error::new(ErrorKind::Forked, text))
 }
 
-/// Returns true if there is a CUDA driver that shows a device. Returns false in a host function,
-/// which cannot call the driver, and in the child of a fork if its parent has called it.
+/// Returns true if CUDA is installed and shows a device. Returns false in a host function,
+/// which cannot call CUDA, and in the child of a fork if its parent has called it.
 ///
-/// It initialises the driver, which then does not work in children that this process forks. To ask
+/// It initialises CUDA, which then does not work in children that this process forks. To ask
 /// without that, use [`likely_device_count`].
 pub fn is_available() -> bool {
     device_count().is_ok_and(|count| count > 0)
 }
 
-/// Returns how many CUDA devices there probably are, without initialising the driver: the GPUs of
+/// Returns how many CUDA devices there probably are, without initialising CUDA: the GPUs of
 /// the machine that `CUDA_VISIBLE_DEVICES` leaves visible. So a process can ask before it forks.
 ///
 /// NVML counts the GPUs. Where it cannot be used, the files `/dev/nvidia0`, `/dev/nvidia1` … are
 /// counted. The variable is read as it is now.
 ///
 /// # What it cannot know
-/// - Whether the CUDA driver works: its library may be missing, too old, or not start.
+/// - Whether CUDA works: its library may be missing, too old, or not start.
 /// - Whether a GPU is in an exclusive mode and taken.
 /// - How many devices a GPU shows that is divided by MIG.
 /// - Whether a UUID in the variable exists, if NVML cannot be used.
 /// - Anything, without NVML and without such files: then it returns 0, also where CUDA works.
 ///
-/// [`device_count`] knows, but initialises the driver.
+/// [`device_count`] knows, but initialises CUDA.
 pub fn likely_device_count() -> usize {
     let gpus = crate::machine::gpus();
     match warpline_driver::environment::CUDA_VISIBLE_DEVICES.value() {
@@ -550,12 +550,12 @@ pub fn likely_device_count() -> usize {
     }
 }
 
-/// Returns the number of devices that the CUDA driver shows.
+/// Returns the number of devices that CUDA shows.
 ///
 /// # Errors
 /// [`NoSuchDevice`](ErrorKind::NoSuchDevice) if there are none, which names the missing part;
 /// [`Reentrant`](ErrorKind::Reentrant) in a host function; [`Forked`](ErrorKind::Forked) in the
-/// child of a process that has initialised the driver.
+/// child of a process that has initialised CUDA.
 pub fn device_count() -> Result<u32, Error> {
     reentry::may_ask(&"device_count")?;
     refuse_forked()?;
@@ -563,7 +563,7 @@ pub fn device_count() -> Result<u32, Error> {
     count.map_err(|why| no_such_device(why.to_string(), "", why))
 }
 
-/// Returns true if the machine has no driver, or the driver shows no device.
+/// Returns true if the machine has no CUDA, or it shows no device.
 pub fn is_absent() -> bool {
     super::api::is_absent()
 }

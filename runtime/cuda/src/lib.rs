@@ -1,4 +1,4 @@
-//! CUDA devices, through the driver API and cudarc's bindings, loaded on first use.
+//! CUDA devices, through the functions of `libcuda` and cudarc's bindings, loaded on first use.
 //!
 //! No part of CUDA is needed to build. Streams are non-blocking and pooled; the null stream is
 //! never used. The caller's current context is restored. Order on the device is made by events,
@@ -14,7 +14,7 @@
 //!
 //! # Faults
 //! After a sticky error the words never change again. For each device that it waits for, the
-//! reactor requests checks of the context (`faults/checks.rs`). Each driver call that fails is
+//! reactor requests checks of the context (`faults/checks.rs`). Each CUDA call that fails is
 //! evidence too (`context.rs`). The meaning of an answer is decided in one place
 //! (`faults/diagnosis.rs`). A dead context ends the device for the process (`faults/fault.rs`).
 //!
@@ -25,7 +25,7 @@
 //!
 //! # Lock order
 //! stream's lock → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
-//! those of `handles`. The driver is called under a stream's lock, and under `modules`, `shared`
+//! those of `handles`. CUDA is called under a stream's lock, and under `modules`, `shared`
 //! and `peers`, which only first uses take. It is called under `HELD` while memory is freed, for
 //! which only gates wait. It is also called under `draining`, whose query does not block.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,13 +1,13 @@
-//! The one place that loads libraries: the NVIDIA driver, NVRTC, and what a profiler names.
+//! The one place that loads libraries: CUDA, NVRTC, and what a profiler names.
 //!
 //! # Rules
-//! 1. Every library is loaded by [`open`] and by nothing else in this driver, so that what has to
+//! 1. Every library is loaded by [`open`] and by nothing else in this crate, so that what has to
 //!    happen after a load has one place. cuBLAS is loaded by the crate of the kernels.
 //! 2. Names with a version come before names without. The latter belong to a toolkit, for linking.
 //!    In the toolkit's folder `stubs` they name libraries whose functions only fail, while real
 //!    drivers always have `libcuda.so.1` (libfabric #10365, tensorpipe #294, NVIDIA/warp #219).
-//!    cudarc tries `libcuda.so` first, so the driver is not opened through cudarc.
-//! 3. The driver is opened once per process and never closed.
+//!    cudarc tries `libcuda.so` first, so CUDA is not opened through cudarc.
+//! 3. CUDA is opened once per process and never closed.
 
 use libloading::Library;
 use std::error::Error;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use warpline_driver::environment::LD_LIBRARY_PATH;
 
-/// The file name of the driver, the only name that its packages promise.
+/// The file name of CUDA's library, the only name that its packages promise.
 #[cfg(not(windows))]
 const DRIVER: &str = "libcuda.so.1";
 #[cfg(windows)]
@@ -39,14 +39,14 @@ pub(crate) fn why(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The reason why there is no driver library.
+/// The reason why there is no library of CUDA.
 pub(crate) struct Missing {
     pub(crate) why: String,
     /// True if there is no file of that name. Otherwise there is a file that cannot be loaded.
     pub(crate) is_absent: bool,
 }
 
-/// Returns the driver library, or the reason why there is none.
+/// Returns the library, or the reason why there is none.
 pub(crate) fn driver() -> Result<&'static Library, &'static Missing> {
     static LIBRARY: OnceLock<Result<Library, Missing>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -73,10 +73,10 @@ fn not_found(why: &str) -> String {
     )
 }
 
-/// Returns the driver's entry point of that name, if it exists.
+/// Returns CUDA's entry point of that name, if it exists.
 ///
 /// # Safety
-/// If the driver has the entry point, its type is `F`.
+/// If CUDA has the entry point, its type is `F`.
 pub(crate) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>(), "an entry point is a pointer") };
     let address = address_of(name)?;
@@ -85,7 +85,7 @@ pub(crate) unsafe fn entry_point<F: Copy>(name: &str) -> Option<F> {
     Some(unsafe { std::mem::transmute_copy(&address) })
 }
 
-/// Returns the address of the driver's entry point of that name, if it exists. The search is
+/// Returns the address of CUDA's entry point of that name, if it exists. The search is
 /// compiled once, not for the type of each entry point.
 fn address_of(name: &str) -> Option<*const c_void> {
     // SAFETY: `get` needs the type of the symbol: any symbol has an address, and nothing more is
@@ -93,7 +93,7 @@ fn address_of(name: &str) -> Option<*const c_void> {
     unsafe { driver().ok()?.get::<*const c_void>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
-/// Returns the file that the driver was loaded from, where the system reports it.
+/// Returns the file that CUDA was loaded from, where the system reports it.
 pub(crate) fn driver_file() -> Option<PathBuf> {
     file_of(address_of("cuInit")?)
 }

@@ -1,7 +1,7 @@
-//! The GPUs of this machine, found without initialising the driver.
+//! The GPUs of this machine, found without initialising CUDA.
 //!
 //! NVML says which there are, with their UUIDs. Where it cannot be loaded or does not start, the
-//! files `/dev/nvidia0`, `/dev/nvidia1` … are counted. Neither makes the driver unusable in a
+//! files `/dev/nvidia0`, `/dev/nvidia1` … are counted. Neither makes CUDA unusable in a
 //! forked child, as `cuInit` does.
 
 use crate::loader;
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The file name of NVML, which the driver's packages install beside the driver.
+/// The file name of NVML, which NVIDIA's packages install beside `libcuda`.
 #[cfg(not(windows))]
 const NVML: &str = "libnvidia-ml.so.1";
 #[cfg(windows)]

@@ -1,8 +1,8 @@
-//! The list of visible devices as the driver has read it, and the report if it changed since.
+//! The list of visible devices as CUDA has read it, and the report if it changed since.
 //!
-//! The driver reads `CUDA_VISIBLE_DEVICES` when it is initialised, and never again. A program that
+//! CUDA reads `CUDA_VISIBLE_DEVICES` when it is initialised, and never again. A program that
 //! sets the variable later selects nothing, so errors and a warning say so. If other code has
-//! initialised the driver before, the value that it read is not known: the note is then the value
+//! initialised CUDA before, the value that it read is not known: the note is then the value
 //! at this crate's own initialisation.
 
 use crate::machine::Gpus;
@@ -14,12 +14,12 @@ use warpline_driver::environment::CUDA_VISIBLE_DEVICES;
 
 static READ: OnceLock<Option<OsString>> = OnceLock::new();
 
-/// Notes the present value. Called right before the driver is initialised.
+/// Notes the present value. Called right before CUDA is initialised.
 pub(crate) fn note() {
     READ.get_or_init(|| CUDA_VISIBLE_DEVICES.value());
 }
 
-/// Returns the list that the driver has read, if the variable was set then.
+/// Returns the list that CUDA has read, if the variable was set then.
 pub(crate) fn list() -> Option<String> {
     READ.get()?.as_ref().map(|list| list.to_string_lossy().into_owned())
 }
@@ -34,7 +34,7 @@ pub(crate) struct Selection {
 
 /// Returns the devices that `list` leaves visible of `gpus`. By the CUDA programming guide, the
 /// list ends before the first entry that names no GPU, or several. PyTorch's
-/// `torch/cuda/__init__.py` adds what the driver does besides: a GPU that is named twice hides all,
+/// `torch/cuda/__init__.py` adds what CUDA does besides: a GPU that is named twice hides all,
 /// text behind a number is ignored, and a list has either numbers or UUIDs. Entries for parts of a
 /// GPU (`MIG-…`) are taken as they are.
 pub(crate) fn select(list: &str, gpus: &Gpus) -> Selection {
@@ -116,9 +116,9 @@ fn uuid_of(entry: &str, gpus: &Gpus) -> Result<Name, String> {
     }
 }
 
-/// Returns what is wrong with the list that the driver has read and of which it shows `count`
+/// Returns what is wrong with the list that CUDA has read and of which it shows `count`
 /// devices, if the GPUs are known. A reason that would leave another number of devices is not that
-/// of the driver.
+/// of CUDA.
 pub(crate) fn problem(count: usize) -> Option<String> {
     let gpus = crate::machine::gpus();
     if gpus.count == 0 {
@@ -128,14 +128,14 @@ pub(crate) fn problem(count: usize) -> Option<String> {
     if selection.count == count { selection.problem } else { None }
 }
 
-/// A change of the variable after the driver was initialised.
+/// A change of the variable after CUDA was initialised.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     read: Option<OsString>,
     now: Option<OsString>,
 }
 
-/// Returns the change of the variable since the driver was initialised, if it changed.
+/// Returns the change of the variable since CUDA was initialised, if it changed.
 pub(crate) fn change() -> Option<Change> {
     let (read, now) = (READ.get()?.clone(), CUDA_VISIBLE_DEVICES.value());
     (read != now).then_some(Change { read, now })

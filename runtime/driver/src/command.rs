@@ -63,7 +63,7 @@ pub enum Command {
     StagedCopy(Box<StagedCopy>),
     /// Repeats a pattern.
     Fill(Fill),
-    /// Runs a kernel. A driver that runs its twin marks the call with
+    /// Runs a kernel. A driver that runs its twin announces the call with
     /// [`reentry::calling`](crate::reentry::calling).
     Launch(Launch),
     /// Runs all of a graph. A later launch of the same graph runs after this one.
@@ -304,7 +304,7 @@ impl fmt::Debug for Point {
 
 /// A closure that is called once, in stream order, on a thread that the driver chooses.
 ///
-/// The driver marks the call with [`reentry::calling`](crate::reentry::calling). Panics of
+/// The driver announces the call with [`reentry::calling`](crate::reentry::calling). Panics of
 /// `Stream::call` do not leave the closure. A panic that does comes from foreign work, and is a
 /// fault of the device.
 pub struct HostFn(pub Box<dyn FnOnce() + Send>);

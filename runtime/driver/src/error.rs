@@ -267,7 +267,7 @@ pub trait ErrorParts: Sized {
     fn at(self, site: Site) -> Self;
 
     /// Notes that the program has looked at the error of this call.
-    fn mark_seen(&self);
+    fn set_seen(&self);
 
     /// Returns true if the program has looked at the error.
     fn is_seen(&self) -> bool;
@@ -349,7 +349,7 @@ impl ErrorParts for Error {
         self
     }
 
-    fn mark_seen(&self) {
+    fn set_seen(&self) {
         self.cause.seen.store(true, Ordering::Relaxed);
         if let Some(own) = &self.own {
             own.lock().unseen.drain(..).for_each(|unseen| unseen.see());

@@ -43,8 +43,8 @@
 //!
 //! # Code that a driver calls
 //! A twin ([`kernel::Twin`]) and a host function ([`HostFn`]) may make only some calls to the
-//! runtime; [`reentry`] lists the rules. The driver marks each call of such code with
-//! [`reentry::calling`]. Without the mark the rules are not enforced on its device. A driver thread
+//! runtime; [`reentry`] lists the rules. The driver announces each call of such code with
+//! [`reentry::calling`]. Without that the rules are not enforced on its device. A driver thread
 //! that completes timelines runs wakers, and calls [`reentry::become_awaited`] once when it starts.
 //!
 //! A panic of a twin is a fault of the device. The runtime catches panics of host functions. A
@@ -63,14 +63,15 @@
 //!
 //! # Optional parts
 //! * Drivers with `Signalled` completion implement [`signal`](DriverStream::signal),
-//!   [`may_signal`](DriverStream::may_signal) and [`marks_every_op`](DriverStream::marks_every_op).
+//!   [`may_signal`](DriverStream::may_signal) and
+//!   [`signals_every_op`](DriverStream::signals_every_op).
 //! * Drivers that run work only inside polls implement [`turn`](Driver::turn),
 //!   [`runs_in_turns`](Driver::runs_in_turns), [`after_submit`](Driver::after_submit) and
 //!   [`on_change`](Driver::on_change).
 //! * Drivers with graphs implement [`instantiate`](Driver::instantiate) and
 //!   [`workspace_bytes`](Driver::workspace_bytes). The default refuses captures.
-//! * Drivers that [`mark`](Stamp::mark) [`Stamp`]s implement [`elapsed`](Driver::elapsed). Drivers
-//!   that [`set`](Stamp::set) a time do not need it.
+//! * Drivers that [set the event](Stamp::set_event) of a [`Stamp`] implement
+//!   [`elapsed`](Driver::elapsed). Drivers that [`set`](Stamp::set) a time do not need it.
 //! * Drivers whose streams accept work from other code implement [`raw`](DriverStream::raw),
 //!   [`make_current`](DriverStream::make_current),
 //!   [`foreign_begins`](DriverStream::foreign_begins), [`foreign_ends`](DriverStream::foreign_ends)

@@ -193,7 +193,7 @@ impl<'a> Progress<'a> {
         progress
     }
 
-    /// Takes the next step of a stream that could continue, and marks it as done.
+    /// Takes the next step of a stream that could continue, and notes that it is done.
     fn take(&mut self, stream: usize) -> usize {
         let at = self.queues[stream].pop().expect("it has a step that can run");
         self.done[stream] = self.plan.steps[at].number;

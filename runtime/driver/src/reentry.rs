@@ -53,7 +53,7 @@ thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::User) };
 }
 
-/// Restores the earlier mark when it is dropped.
+/// Restores the earlier state when it is dropped.
 pub struct Calling(Caller);
 
 impl Drop for Calling {
@@ -63,8 +63,8 @@ impl Drop for Calling {
     }
 }
 
-/// Marks the code that this thread is about to call, until the returned value is dropped. A waker
-/// that a host function causes to be called is still part of the function.
+/// Notes the kind of code that this thread is about to call, until the returned value is dropped. A
+/// waker that a host function causes to be called is still part of the function.
 #[inline]
 pub fn calling(caller: Caller) -> Calling {
     let before = CALLER.get();
@@ -80,7 +80,7 @@ pub fn wake(waker: &Waker) {
     waker.wake_by_ref();
 }
 
-/// Marks the calling thread permanently as one that other threads wait for.
+/// Notes permanently that the calling thread is one that other threads wait for.
 pub fn become_awaited() {
     CALLER.set(Caller::Waker);
 }

@@ -385,7 +385,7 @@ pub unsafe trait DriverStream: Send + Sync + fmt::Debug + 'static {
 
     /// Returns true if each op gets its marker when it is submitted, because a later marker might
     /// not be possible.
-    fn marks_every_op(&self) -> bool {
+    fn signals_every_op(&self) -> bool {
         false
     }
 

@@ -12,7 +12,7 @@ pub type DriverEvent = Arc<dyn Any + Send + Sync>;
 #[derive(Debug, Default)]
 pub struct Stamp {
     time: OnceLock<Instant>,
-    mark: OnceLock<DriverEvent>,
+    event: OnceLock<DriverEvent>,
 }
 
 impl Stamp {
@@ -22,8 +22,8 @@ impl Stamp {
     }
 
     /// Sets the event that will hold the time. Called by the driver when the command is submitted.
-    pub fn mark(&self, mark: DriverEvent) {
-        let _ = self.mark.set(mark);
+    pub fn set_event(&self, event: DriverEvent) {
+        let _ = self.event.set(event);
     }
 
     /// Returns the host's time, if the driver sets one and the stream has reached the command.
@@ -32,7 +32,7 @@ impl Stamp {
     }
 
     /// Returns the driver's event, if it recorded one.
-    pub fn marked(&self) -> Option<&DriverEvent> {
-        self.mark.get()
+    pub fn event(&self) -> Option<&DriverEvent> {
+        self.event.get()
     }
 }

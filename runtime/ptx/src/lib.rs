@@ -65,7 +65,7 @@ mod program;
 pub mod text;
 
 pub use checks::{Checks, UnknownCheck};
-pub use exec::checks::report::{Earlier, Place, Race, Relation};
+pub use exec::checks::report::{Earlier, NamedByte, Race, Relation};
 pub use exec::fault::{AtBarrier, Fault, FaultKind, SharedVariable};
 pub use exec::memory::{Access, AddressSpace, Region};
 pub use exec::source::SourceLine;

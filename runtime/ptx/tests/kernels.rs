@@ -7,7 +7,7 @@ use corpus::manifest::{self, Case, Parameter, cases};
 use corpus::references::{Expected, expected};
 use corpus::values::Values;
 use std::path::Path;
-use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, Place, Region};
+use warpline_ptx::{Checks, Config, Fault, FaultKind, Kernel, Memory, Module, NamedByte, Region};
 
 fn text(case: &Case) -> String {
     // Cargo sets the variable. On a machine without the sources, the caller does.
@@ -203,7 +203,7 @@ fn is_of_kind(found: &FaultKind, planted: manifest::FaultKind) -> bool {
             FaultKind::OutOfBounds { .. }
                 | FaultKind::OutOfShared { .. }
                 | FaultKind::OutOfLocal { .. }
-                | FaultKind::Uninitialised { place: Place::Local { .. }, .. }
+                | FaultKind::Uninitialised { place: NamedByte::Local { .. }, .. }
         ),
         Planted::Align => matches!(found, FaultKind::Misaligned { .. }),
         Planted::Sync => matches!(

@@ -1,6 +1,6 @@
 //! Launches that may touch any memory of the process.
 
-use warpline_ptx::{Checks, Config, Fault, FaultKind, Memory, Module, Place, Region};
+use warpline_ptx::{Checks, Config, Fault, FaultKind, Memory, Module, NamedByte, Region};
 
 /// The words of the array, of which the operand `x` has the first half.
 const WORDS: u64 = 8;
@@ -65,8 +65,8 @@ fn races_are_found_within_the_regions_and_elsewhere() {
         race.place
     };
     let at_last = "st.global.u32 [%last], %r0;";
-    assert!(matches!(raced(at_last, x()), Place::Address(_)));
-    let is_x = |place| matches!(place, Place::Region { region, .. } if region.name == "x");
+    assert!(matches!(raced(at_last, x()), NamedByte::Address(_)));
+    let is_x = |place| matches!(place, NamedByte::Region { region, .. } if region.name == "x");
     let whole = Region { len_bytes: 4 * WORDS, ..x() };
     assert!(is_x(raced(at_last, whole.clone())));
     assert!(is_x(raced(at_last, Region { is_writable: false, ..whole })), "nothing refuses the write");

@@ -133,7 +133,7 @@ pub(super) fn units(len_bytes: usize) -> usize {
 
 /// A free block's place among the others: by whether it has uses, by fit, then by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Rank {
     pool: PoolId,
     class: Class,
     used: bool,
@@ -142,10 +142,10 @@ struct Place {
     block: u32,
 }
 
-impl Place {
+impl Rank {
     fn of(index: u32, block: &Block) -> Self {
         let Block { pool, class, used, len, freed, .. } = *block;
-        Place { pool, class, used, len, freed, block: index }
+        Rank { pool, class, used, len, freed, block: index }
     }
 }
 
@@ -155,9 +155,9 @@ pub(super) struct Pool {
     blocks: Blocks,
     recent: Recent,
     /// The free blocks that are not in `recent`.
-    shelf: BTreeSet<Place>,
+    shelf: BTreeSet<Rank>,
     /// Scratch: blocks that one wait would release.
-    waits: Vec<(Use, Place)>,
+    waits: Vec<(Use, Rank)>,
     /// The number of frees so far.
     freed: u64,
     /// The number of allocations so far, including refused ones.
@@ -259,13 +259,13 @@ impl Pool {
 
         let mut waits = std::mem::take(&mut self.waits);
         waits.clear();
-        let least = Place { pool, class, used: false, len: size, freed: 0, block: 0 };
-        let most = Place { len: usize::MAX, freed: u64::MAX, ..least };
+        let least = Rank { pool, class, used: false, len: size, freed: 0, block: 0 };
+        let most = Rank { len: usize::MAX, freed: u64::MAX, ..least };
         let unused = self.shelf.range(least..=most).next();
         let mut ready = unused.map(|place| (place.block, Rung::Finished));
         let (tighter, looks) = unused.map_or((usize::MAX, usize::MAX), |place| (place.len, LOOKS));
-        let most = Place { used: true, len: tighter, ..least };
-        for &place in self.shelf.range(Place { used: true, ..least }..most).take(looks) {
+        let most = Rank { used: true, len: tighter, ..least };
+        for &place in self.shelf.range(Rank { used: true, ..least }..most).take(looks) {
             match judge(&mut self.blocks[place.block].uses, stream, order) {
                 Verdict::Ready(rung) => {
                     ready = Some((place.block, rung));
@@ -293,7 +293,7 @@ impl Pool {
         }
         self.waits = waits;
         let (block, rung) = ready?;
-        let place = Place::of(block, &self.blocks[block]);
+        let place = Rank::of(block, &self.blocks[block]);
         self.shelf.remove(&place);
         Some(self.hand_out(block, request, rung, wait))
     }
@@ -404,7 +404,7 @@ impl Pool {
         let block = &mut self.blocks[index];
         block.state = State::Shelved;
         block.used = !block.uses.is_empty();
-        self.shelf.insert(Place::of(index, block));
+        self.shelf.insert(Rank::of(index, block));
     }
 
     #[cold]
@@ -436,8 +436,8 @@ impl Pool {
     ) -> Option<(u32, Option<Use>)> {
         let (size, stream, class) = (request.size, request.stream, request.class());
         self.spill(|len| (len <= SMALL_BYTES) == (class == Class::Small));
-        let least = Place { pool: request.pool, class, used: false, len: 0, freed: 0, block: 0 };
-        let smaller = |used| Place { used, ..least }..Place { used, len: size, ..least };
+        let least = Rank { pool: request.pool, class, used: false, len: 0, freed: 0, block: 0 };
+        let smaller = |used| Rank { used, ..least }..Rank { used, len: size, ..least };
         let blocks = &mut self.blocks;
         // Returns `wait` with the wait that this block adds, or `None` if the block cannot be part
         // of the run.
@@ -482,7 +482,7 @@ impl Pool {
             }
         }
         let (start, joins, wait) = found?;
-        self.shelf.remove(&Place::of(start, &self.blocks[start]));
+        self.shelf.remove(&Rank::of(start, &self.blocks[start]));
         for _ in 0..joins {
             self.unshelve_and_join_right(start, |used| used.stream != stream && order.finished(used));
         }
@@ -492,14 +492,14 @@ impl Pool {
 
     fn unshelve_and_join_right(&mut self, at: u32, finished: impl FnMut(Use) -> bool) {
         let right = self.blocks[at].right;
-        self.shelf.remove(&Place::of(right, &self.blocks[right]));
+        self.shelf.remove(&Rank::of(right, &self.blocks[right]));
         self.blocks.join_right(at, finished);
     }
 }
 
 /// Returns the block to wait for, of those that one wait would release. It is the one freed longest
 /// ago among those queued behind a stream with two or more of them; with `any`, behind any stream.
-fn longest_queued(waits: &mut [(Use, Place)], any: bool) -> Option<(Use, Place)> {
+fn longest_queued(waits: &mut [(Use, Rank)], any: bool) -> Option<(Use, Rank)> {
     waits.sort_unstable_by_key(|(used, place)| (used.stream, place.freed));
     let queues = waits.chunk_by(|a, b| a.0.stream == b.0.stream);
     queues.filter(|queue| any || queue.len() >= 2).map(|queue| queue[0]).min_by_key(|(_, place)| place.freed)

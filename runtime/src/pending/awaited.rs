@@ -80,7 +80,7 @@ impl Awaited {
     /// Returns the same place for a view. The `Pending` that is viewed still holds it: dropping the
     /// view must not release its marker or a newer one.
     pub(super) fn looked_at(&self) -> Self {
-        let place = Place { holds: false, ..self.place.clone() };
+        let place = Place { is_of_call: false, ..self.place.clone() };
         let core = self.core.clone();
         let Awaited { is_of_call, observes, panics, epoch, .. } = *self;
         Awaited { core, place, is_of_call, registration: None, observes, panics, epoch, has_yielded: false }
@@ -173,8 +173,8 @@ impl Drop for Awaited {
         if self.registration.is_some() {
             self.core.timeline.deregister(&mut self.registration);
         }
-        if self.place.holds {
-            self.core.let_go(self.place.ticket);
+        if self.place.is_of_call {
+            self.core.note_passed_on(self.place.ticket);
             self.core.drop_late(self.place.ticket);
         }
     }

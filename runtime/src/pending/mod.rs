@@ -173,15 +173,15 @@ impl<T> Pending<T> {
         if place.captured {
             return Self::captured(core, place.ticket, output);
         }
-        if place.holds {
-            core.hold(place.ticket);
+        if place.is_of_call {
+            core.note_awaited(place.ticket);
         }
         // Built in place: it is large.
         Pending {
             state: State::Place(
                 Awaited {
                     core: core.clone(),
-                    is_of_call: place.holds,
+                    is_of_call: place.is_of_call,
                     place,
                     registration: None,
                     observes: true,
@@ -268,7 +268,7 @@ impl<T> Pending<T> {
             State::Making(_) | State::Taken => Ok(true),
         };
         if let Err(error) = &queried {
-            error.mark_seen();
+            error.set_seen();
         }
         queried
     }
@@ -328,7 +328,7 @@ impl<T: DeviceValue> Pending<T> {
             | State::Captured(_, output)
             | State::Making(output) => output.known().ok_or_else(not_known_yet),
             State::Failed(refusal) => {
-                refusal.error.mark_seen();
+                refusal.error.set_seen();
                 Err(refusal.error)
             }
             State::Taken => panic!("`Pending` used after it has resolved"),
@@ -509,8 +509,8 @@ impl<T> Future for Pending<T> {
             Err(error) => Err(error),
         };
         if let Err(error) = &result {
-            // Marked before the state is dropped, which reports every error that is not.
-            error.mark_seen();
+            // Set before the state is dropped, which reports every error that is not.
+            error.set_seen();
             self.state = State::Taken;
         }
         Poll::Ready(result)

@@ -18,7 +18,7 @@ thread_local! {
     static OBSERVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks that this thread runs the observer, until it is dropped.
+/// Notes that this thread runs the observer, until it is dropped.
 struct Observing;
 
 impl Observing {

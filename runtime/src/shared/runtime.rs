@@ -202,7 +202,7 @@ impl RuntimeShared {
     #[cfg(feature = "test-util")]
     pub(crate) fn other_threads_have_work(&self) -> bool {
         let has_work = |stream: &Arc<StreamCore>| match stream.device.runs_in_turns {
-            true => stream.state.lock().holds_back(),
+            true => stream.state.lock().has_backlog(),
             false => {
                 // Detached work may have no marker yet.
                 stream.want_marker(stream.issued());

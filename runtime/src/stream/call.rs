@@ -1,7 +1,7 @@
 //! Host functions in stream order, and the delivery of their results and panics.
 //!
 //! The function and the `Pending` share a slot for the result. The second of the two to access it
-//! finds the value that the first left. A `Pending` that is dropped first marks the slot as
+//! finds the value that the first left. A `Pending` that is dropped first notes that the slot is
 //! abandoned, so that a panic is reported in another way.
 
 use crate::order::Site;

@@ -223,14 +223,14 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn begin(core: &'a Arc<StreamCore>, site: Site) -> Result<Self> {
         let mut state = core.lock(site, false)?;
-        while state.holds_back() {
+        while state.has_backlog() {
             drop(state);
             core.wait_until_handed_over(site)?;
             state = core.lock(site, false)?;
         }
         // Earlier work may be awaited during the turn, however long it lasts.
         if core.device.signalled {
-            state.mark_newest();
+            state.write_newest_marker();
         }
         state.foreign = Some(std::thread::current().id());
         let native = state.raw.raw().map(|handle| Native { stream: state.raw.clone(), handle });
@@ -302,7 +302,7 @@ impl Drop for Turn<'_> {
         let mut state = self.core.state.lock();
         (state.foreign, state.foreign_from) = (None, 0);
         if self.native.is_some() {
-            state.mark_newest();
+            state.write_newest_marker();
         }
         drop(state);
         self.core.device.foreign_turns.end();

@@ -301,7 +301,7 @@ impl StreamCore {
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(&mut state, from));
-        Ok(Place { holds: true, ..Place::at(state.issued, state.stated.clone()) })
+        Ok(Place { is_of_call: true, ..Place::at(state.issued, state.stated.clone()) })
     }
 
     pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {

@@ -52,7 +52,7 @@ pub(crate) enum End {
 }
 
 /// One end of a copy, translated to a host address.
-struct Place {
+struct Located {
     address: usize,
     memory: Memory,
 }
@@ -65,11 +65,11 @@ enum Memory {
 }
 
 impl End {
-    fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Place> {
+    fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Located> {
         let device = |address, range| match range {
             Ok(translated) => {
                 let locked = translated as u64 == address;
-                Ok(Place {
+                Ok(Located {
                     address: translated,
                     memory: if locked { Memory::Locked } else { Memory::Device },
                 })
@@ -91,9 +91,9 @@ impl End {
     }
 }
 
-fn host_place(context: &Context, address: usize, extent: usize) -> Outcome<Place> {
+fn host_place(context: &Context, address: usize, extent: usize) -> Outcome<Located> {
     let locked = host::is_locked(context, address, extent)?;
-    Ok(Place { address, memory: if locked { Memory::Locked } else { Memory::Pageable } })
+    Ok(Located { address, memory: if locked { Memory::Locked } else { Memory::Pageable } })
 }
 
 /// A copy whose ends are translated to host addresses.

@@ -11,7 +11,7 @@ use crate::kernel::LaunchShape;
 use crate::launch::LaunchKind;
 use crate::memory::{self, Asker};
 use crate::plan;
-use crate::ptx::Place;
+use crate::ptx::Slot;
 use crate::work::Fault;
 use std::fmt;
 use std::io::Write;
@@ -26,14 +26,14 @@ pub(crate) struct PtxLaunch {
     pub(crate) kernel: Kernel,
     /// The arguments, as the kernel's parameters lie in memory.
     pub(crate) params: Vec<u8>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Slot>,
     pub(crate) kind: LaunchKind,
     /// The arguments that are addresses of live memory at the time of the call.
     pub(crate) pointers: Vec<u64>,
 }
 
 impl PtxLaunch {
-    pub(crate) fn new(kernel: Kernel, params: Vec<u8>, places: Vec<Place>, kind: LaunchKind) -> Self {
+    pub(crate) fn new(kernel: Kernel, params: Vec<u8>, places: Vec<Slot>, kind: LaunchKind) -> Self {
         let words = words(&params).map(|(_, word)| word);
         let pointers = words.filter(|word| memory::identity(*word as usize).is_some()).collect();
         PtxLaunch { kernel, params, places, kind, pointers }
@@ -54,7 +54,7 @@ impl PtxLaunch {
             ..Config::linear(1, 1)
         };
         let operands = words(&self.params).filter_map(|(offset, word)| {
-            let is_in = |place: &Place| (place.offset..place.offset + place.bytes).contains(&offset);
+            let is_in = |place: &Slot| (place.offset..place.offset + place.bytes).contains(&offset);
             Some((word, self.places.iter().position(is_in)?))
         });
         let memory = Memory::Space(Arc::new(Reachable { context, operands: operands.collect() }));

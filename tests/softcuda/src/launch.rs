@@ -14,7 +14,7 @@ use crate::memory::{self, Asker};
 use crate::module::{self, Function};
 use crate::op::{HostCall, Op};
 use crate::plan;
-use crate::ptx::Place;
+use crate::ptx::Slot;
 use crate::stream;
 use crate::work::{Fault, HostRange};
 use std::ffi::c_void;
@@ -119,7 +119,7 @@ const BUFFER: [usize; 2] = [1, 2];
 
 impl Given {
     /// Returns the address of an argument.
-    fn argument(self, index: usize, place: Place) -> Outcome<*const u8> {
+    fn argument(self, index: usize, place: Slot) -> Outcome<*const u8> {
         if self.extra.as_ptr().is_null() {
             return self.params.get_pointer(index);
         }

@@ -11,7 +11,7 @@ use crate::kernel::{self, Kernel, Name};
 use crate::libraries;
 use crate::memory::{self, Asker};
 use crate::plan;
-use crate::ptx::{self, Entry, Place, Ptx};
+use crate::ptx::{self, Entry, Ptx, Slot};
 use crate::slab::Slab;
 use crate::target::Version;
 use parking_lot::Mutex;
@@ -401,7 +401,7 @@ impl Function {
     }
 
     /// Returns the places of its parameters.
-    pub(crate) fn params(&self) -> Outcome<Vec<Place>> {
+    pub(crate) fn params(&self) -> Outcome<Vec<Slot>> {
         if let Some(entry) = &self.declared {
             return Ok(entry.params.clone());
         }
@@ -411,7 +411,7 @@ impl Function {
             let align = if bytes.is_power_of_two() { bytes.min(16) } else { 8 };
             let offset = end.next_multiple_of(align);
             end = offset + bytes;
-            Place { offset, bytes }
+            Slot { offset, bytes }
         });
         Ok(places.collect())
     }

@@ -20,7 +20,7 @@ pub(crate) struct Ptx {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Entry {
     /// Its parameters, in order.
-    pub(crate) params: Vec<Place>,
+    pub(crate) params: Vec<Slot>,
     /// `.maxntid`: the maximum threads per block, which is the product of its numbers.
     pub(crate) max_threads: Option<u32>,
     /// `.reqntid`: the required threads along each axis of a block.
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
 
 /// The place of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct Slot {
     pub(crate) offset: usize,
     pub(crate) bytes: usize,
 }
@@ -94,7 +94,7 @@ fn entry(
     for param in &function.params {
         let (bytes, align) = bytes_of(param)?;
         let offset = end.next_multiple_of(align);
-        entry.params.push(Place { offset, bytes });
+        entry.params.push(Slot { offset, bytes });
         end = offset + bytes;
     }
     for text::Directive { name: directive, numbers, .. } in &function.directives {

@@ -5,9 +5,9 @@
 //! # Rules
 //! 1. The reactor watches each stream handed to it until nothing waits on the stream's timeline. It
 //!    sleeps while it watches none.
-//! 2. It calls the driver only to query markers that are events, and to report traced ops. All
-//!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because the
-//!    driver may not answer while a launch waits for room.
+//! 2. It calls CUDA only to query markers that are events, and to report traced ops. All
+//!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because CUDA
+//!    may not answer while a launch waits for room.
 //! 3. While nothing completes on a device, the reactor has the device checked every two
 //!    milliseconds, and after 32 ms less and less often, at last every four. The device's thread
 //!    then queries the context and one of the stalled streams, in rotation. Each device has its own
@@ -17,7 +17,7 @@
 //!    write of its word was lost.
 //! 5. An abandoned stream is queried every two milliseconds. Once it is idle, the values kept for
 //!    it are released.
-//! 6. The reactor and the threads of the devices call the driver only while the process is not
+//! 6. The reactor and the threads of the devices call CUDA only while the process is not
 //!    ending (`exit.rs`).
 //! 7. The reactor survives panics in user code: the tracing subscribers and wakers that it calls
 //!    may panic.
@@ -133,7 +133,7 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
         let now = Instant::now();
         let mut moved = false;
         watched.retain_mut(|each| {
-            if each.track.is_marked_by_events()
+            if each.track.has_event_markers()
                 && let Some(_inside) = warpline_driver::process::enter_driver()
                 && let Err(failed) = each.track.ask_events()
             {

@@ -10,7 +10,7 @@
 //! * Only the holder of a handle uses the raw stream. The device's thread holds none, so it queries
 //!   only streams that are never destroyed. It never queries a **borrowed** stream: its owner may
 //!   have destroyed it by then.
-//! * `marked` is written under the stream's lock.
+//! * `marker_at` is written under the stream's lock.
 //! * `events` are pushed under the stream's lock. They are popped under a lock that is held while
 //!   the oldest event is queried: of two threads that query, one waits. An event query does not
 //!   block.
@@ -61,7 +61,7 @@ pub(crate) struct Track {
     by_events: AtomicBool,
     timeline: Weak<Timeline>,
     watch: Watch,
-    marked: AtomicU64,
+    marker_at: AtomicU64,
     healed: AtomicU64,
     left_capturing: AtomicBool,
     /// True while foreign code enqueues its work.
@@ -80,7 +80,7 @@ pub(crate) struct Track {
     pub(crate) spans: Spans,
 }
 
-// SAFETY: the raw handle is the driver's, which may be used from any thread.
+// SAFETY: the raw handle is CUDA's, which may be used from any thread.
 unsafe impl Send for Track {}
 // SAFETY: as above; the rest is atomic or behind locks.
 unsafe impl Sync for Track {}
@@ -115,7 +115,7 @@ impl Track {
             by_events: AtomicBool::new(parts.by_events || parts.word.is_none()),
             timeline: Arc::downgrade(timeline),
             watch: Watch::new(),
-            marked: AtomicU64::new(0),
+            marker_at: AtomicU64::new(0),
             healed: AtomicU64::new(0),
             left_capturing: AtomicBool::new(false),
             foreign_turn: Mutex::new(false),
@@ -151,8 +151,8 @@ impl Track {
         std::ptr::eq(self.timeline.as_ptr(), Arc::as_ptr(timeline))
     }
 
-    pub(crate) fn marked(&self) -> Ticket {
-        self.marked.load(Ordering::Acquire)
+    pub(crate) fn marker_at(&self) -> Ticket {
+        self.marker_at.load(Ordering::Acquire)
     }
 
     /// Returns the value that the word has once `ticket` is reached.
@@ -163,24 +163,24 @@ impl Track {
     /// Enqueues the marker of `ticket`, the stream's newest. The caller holds the stream's lock,
     /// and the context is current.
     #[inline]
-    pub(crate) fn mark(&self, ticket: Ticket) -> Answer {
-        if self.marked.load(Ordering::Relaxed) >= ticket {
+    pub(crate) fn write_marker(&self, ticket: Ticket) -> Answer {
+        if self.marker_at.load(Ordering::Relaxed) >= ticket {
             // A traced op already has its marker.
             return Ok(());
         }
         let word = self.word.filter(|_| !self.by_events.load(Ordering::Relaxed));
-        let Some(word) = word else { return self.mark_by_event(ticket) };
+        let Some(word) = word else { return self.write_event(ticket) };
         // SAFETY: cuStreamWriteValue64 takes a live stream and an eight-byte aligned device
         // address, here the word's.
         unsafe { opened().cuStreamWriteValue64_v2(self.stream, word.device, self.value(ticket), 0) }?;
-        self.marked.store(ticket, Ordering::Release);
+        self.marker_at.store(ticket, Ordering::Release);
         Ok(())
     }
 
-    fn mark_by_event(&self, ticket: Ticket) -> Answer {
+    fn write_event(&self, ticket: Ticket) -> Answer {
         let event = self.context.completion.events.record(self.context, self.stream)?;
         self.events.lock().push_back((ticket, event));
-        self.marked.store(ticket, Ordering::Release);
+        self.marker_at.store(ticket, Ordering::Release);
         Ok(())
     }
 
@@ -211,18 +211,18 @@ impl Track {
     /// lost. Called after a long time without progress. From then on the stream's markers are
     /// events.
     pub(crate) fn heal_if_idle(&self) -> Answer<bool> {
-        let marked = self.marked();
+        let marker_at = self.marker_at();
         // A stream whose work has all finished is not queried: its lender may have taken it back.
-        if self.passed() >= marked || !self.is_idle()? || self.passed() >= marked {
+        if self.passed() >= marker_at || !self.is_idle()? || self.passed() >= marker_at {
             return Ok(false);
         }
         self.by_events.store(true, Ordering::Relaxed);
-        self.heal(marked);
+        self.heal(marker_at);
         Ok(true)
     }
 
     /// Returns true if its markers are events, which report nothing until they are queried.
-    pub(crate) fn is_marked_by_events(&self) -> bool {
+    pub(crate) fn has_event_markers(&self) -> bool {
         self.by_events.load(Ordering::Relaxed)
     }
 
@@ -252,7 +252,7 @@ impl Track {
         self.idle_at.fetch_min(ticket - 1, Ordering::Relaxed);
     }
 
-    /// Returns true if the stream may have unfinished work, whether or not it is marked.
+    /// Returns true if the stream may have unfinished work, whether or not it has a marker.
     pub(crate) fn may_be_busy(&self) -> bool {
         self.recent.newest() > self.passed().max(self.idle_at.load(Ordering::Relaxed))
     }
@@ -326,7 +326,7 @@ impl Track {
 
     /// Requests checks for a caller that polls while the reactor may not be watching: the context
     /// may have died, or a write may have been lost. The device's thread makes the queries, because
-    /// the driver may not answer while a launch waits for room.
+    /// CUDA may not answer while a launch waits for room.
     fn ask_device(&self) {
         let now = Instant::now();
         let reached = self.reached();
@@ -409,7 +409,7 @@ impl Track {
     /// reactor.
     ///
     /// Returns the values to keep for good. They are host memory that a started copy may still use,
-    /// since a dead device does not report when the copy ends, and values that the driver holds
+    /// since a dead device does not report when the copy ends, and values that CUDA holds
     /// pointers to.
     #[must_use]
     pub(crate) fn abandon(&self) -> Vec<Keep> {

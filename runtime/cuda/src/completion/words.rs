@@ -1,7 +1,7 @@
 //! Completion words: numbers in page-locked host memory that the device writes and the host reads.
 //!
 //! Each word has a cache line of its own and is eight-byte aligned. Its memory is ours, registered
-//! with the driver as portable and mapped. It is never unmapped or unregistered: the reactor may
+//! with CUDA as portable and mapped. It is never unmapped or unregistered: the reactor may
 //! still read a word while the process ends.
 //!
 //! Registering memory may wait for the whole context, and the thread that takes a word may be about
@@ -81,7 +81,7 @@ impl Words {
         // block is never freed.
         let registered =
             unsafe { api.cuMemHostRegister_v2(block.cast::<c_void>(), BLOCK_BYTES, PORTABLE_AND_MAPPED) };
-        // SAFETY: `from_raw` takes back the pointer that `into_raw` returned; the driver refused
+        // SAFETY: `from_raw` takes back the pointer that `into_raw` returned; CUDA refused
         // it.
         registered.inspect_err(|_| drop(unsafe { Box::from_raw(block.cast::<Block>()) }))?;
         let mut device = 0;

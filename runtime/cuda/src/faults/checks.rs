@@ -1,11 +1,11 @@
-//! A thread per device that asks the driver whether the device lives and whether its streams are
+//! A thread per device that asks CUDA whether the device lives and whether its streams are
 //! stalled or idle.
 //!
 //! The thread also asks by itself, twice a second, while its device may have unfinished work. So a
 //! fault becomes known within a second even if nobody waits for that work.
 //!
 //! These queries do not wait for work, and still may not return soon. A launch that waits for room
-//! in the driver's queue can hold the locks of its context for as long as a kernel runs, or for as
+//! in CUDA's queue can hold the locks of its context for as long as a kernel runs, or for as
 //! long as a gate is closed. A thread that queries the context would wait with it. So the reactor
 //! leaves its questions here and continues reading words. A device's thread queries its own device.
 //! It queries another device's stream only if that stream waits for a device that died.
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use warpline_driver::timeline::Timeline;
 
-/// With the time that the driver takes to answer, this is within the second that the documentation
+/// With the time that CUDA takes to answer, this is within the second that the documentation
 /// of health promises.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 

@@ -44,7 +44,7 @@ impl Dependent {
     }
 
     /// Decides what becomes of the wait after the awaited device has died. Returns true once that
-    /// is settled. May call the driver.
+    /// is settled. May call CUDA.
     ///
     /// The awaited work may have finished although the wait has not: the device may have died
     /// between the two. So a stream that has reached its wait is given some time.
@@ -54,9 +54,9 @@ impl Dependent {
             return true;
         }
         let reached = self.awaited.upgrade().is_some_and(|awaited| awaited.reached(self.until));
-        // Words report progress without a query. So if the work was not done, the driver is not
+        // Words report progress without a query. So if the work was not done, CUDA is not
         // called: the call might wait for a launch that waits for room behind this very wait.
-        if (reached || track.is_marked_by_events())
+        if (reached || track.has_event_markers())
             && (track.ask_events().is_err()
                 || track.passed() >= self.ticket
                 || !track.borrowed && track.is_idle().unwrap_or(true))
@@ -87,7 +87,7 @@ impl Dependent {
     }
 
     /// Fails the stream if it still waits. The awaited device has failed, but continues with the
-    /// work it has. Does not call the driver.
+    /// work it has. Does not call CUDA.
     pub(crate) fn fail_if_it_waits(&self, why: &Error) {
         if let Some(track) = self.held() {
             self.fail(&track, why);

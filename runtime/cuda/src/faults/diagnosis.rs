@@ -1,4 +1,4 @@
-//! The diagnosis of a device from the error codes that the driver answers.
+//! The diagnosis of a device from the error codes that CUDA answers.
 //!
 //! # Rules
 //! 1. A code whose description in cuda.h says that the process has to be relaunched is a **fault**.
@@ -10,7 +10,7 @@
 //!    current header names. It is believed only from a stream of ours without work, and only if
 //!    that stream keeps answering it while no work on the device completes ([`Doubt`]).
 //!
-//! No answer of a driver therefore leaves a task waiting for ever: a device that does not answer
+//! Therefore no answer of CUDA leaves a task waiting for ever: a device that does not answer
 //! properly is declared dead.
 // Decision: docs/decisions/0033-cuda-errors-are-believed-with-care.md
 

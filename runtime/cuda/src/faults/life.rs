@@ -128,7 +128,7 @@ impl Context {
         })
     }
 
-    /// Asks the driver whether the context lives, on a stream that never gets work. An error that
+    /// Asks CUDA whether the context lives, on a stream that never gets work. An error that
     /// says nothing about the device is no answer, and so is not returned.
     ///
     /// Does not touch a stream that might be capturing, and does not wait for a stream. But calls
@@ -286,7 +286,7 @@ impl Context {
     }
 
     /// Handles the streams that wait for this dead device. Called repeatedly while something waits
-    /// for them. Calls the driver.
+    /// for them. Calls CUDA.
     pub(crate) fn settle_dependents(&self) {
         let (Some(fault), Some(())) = (self.faults.life.fault.get(), self.faults.life.has_woken.get()) else {
             return;

@@ -1,6 +1,6 @@
 //! The latest ops of a stream, which the error of a device fault names.
 //!
-//! They are written under the stream's lock and read without one: a launch may block in the driver
+//! They are written under the stream's lock and read without one: a launch may block in CUDA
 //! while the reactor reads. A writer clears an entry's ticket before it changes the entry, and sets
 //! the ticket afterwards. A reader checks the ticket before and after, and skips an entry that
 //! changed meanwhile.

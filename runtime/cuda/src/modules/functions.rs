@@ -1,7 +1,7 @@
 //! Loads device code: a context's modules and the functions of kernels.
 //!
 //! A kernel is loaded with its first launch and stays loaded. One whose code cannot be loaded on
-//! this device is not tried again, since the driver may compile it for long each time. Its
+//! this device is not tried again, since CUDA may compile it for long each time. Its
 //! parameters are compared with those its PTX declares before anything is launched: a launch with
 //! other parameters would read past the arguments.
 
@@ -47,7 +47,7 @@ enum NotLoaded {
     Now(DriverError),
 }
 
-/// The driver's answers that concern the code alone: `CUDA_ERROR_INVALID_IMAGE`,
+/// CUDA's answers that concern the code alone: `CUDA_ERROR_INVALID_IMAGE`,
 /// `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `UNSUPPORTED_PTX_VERSION` and `NOT_FOUND`.
 const ABOUT_THE_CODE: [u32; 5] = [200, 209, 218, 222, 500];
 
@@ -131,7 +131,7 @@ impl Functions {
                 self.text_module(context, text.as_ptr() as usize, &loaded).map_err(refused)?
             }
             Source::Image(bytes) => {
-                // The driver is not told a length: zeros end data that is not an image or is cut
+                // CUDA is not told a length: zeros end data that is not an image or is cut
                 // off.
                 let image = || Ok([bytes, &[0; 256]].concat());
                 self.module(bytes.as_ptr() as usize, image).map_err(refused)?
@@ -162,7 +162,7 @@ impl Functions {
 
     /// Returns the module of this PTX text.
     ///
-    /// If the driver refuses it because the driver or the device is too old, the error explains
+    /// If CUDA refuses it because CUDA or the device is too old, the error explains
     /// why.
     fn text_module(&self, context: &Context, key: usize, text: &str) -> Result<CUmodule, DriverFailure> {
         let image = || CString::new(text).map(CString::into_bytes_with_nul).map_err(|_| NUL.into());
@@ -203,7 +203,7 @@ impl Functions {
 
     /// Suggests a launch configuration for `elements` elements.
     ///
-    /// The block size is the one that keeps the device busiest, by the driver's occupancy
+    /// The block size is the one that keeps the device busiest, by CUDA's occupancy
     /// calculator. There are as many blocks as the elements need, but no more than fill the device
     /// in one wave.
     pub(crate) fn suggest(
@@ -262,20 +262,20 @@ const NUL: &str = "its text contains a NUL byte";
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 const ERROR_LOG: [c_int; 2] = [5, 6];
-/// The size of the log buffer. The driver truncates a longer log.
+/// The size of the log buffer. CUDA truncates a longer log.
 const LOG_BYTES: usize = 4096;
 
 /// Loads PTX text with its NUL, a cubin or a fatbin. The context is current.
 ///
 /// # Errors
-/// Returns the driver's answer, with what its compiler reports about the text.
+/// Returns CUDA's answer, with what its compiler reports about the text.
 fn load_module(image: &[u8]) -> Result<CUmodule, DriverFailure> {
     let mut module = std::ptr::null_mut();
     let (mut log, mut options) = ([0u8; LOG_BYTES], ERROR_LOG);
     let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
     // SAFETY: cuModuleLoadDataEx takes PTX text that ends with a NUL, or an image that states its
     // own length, and copies it. The options give the address of a log buffer and its size. The
-    // size stands in place of a pointer, and the driver overwrites it.
+    // size stands in place of a pointer, and CUDA overwrites it.
     let loaded = unsafe {
         let (image, count) = (image.as_ptr().cast::<c_void>(), options.len() as u32);
         opened().cuModuleLoadDataEx(&raw mut module, image, count, options.as_mut_ptr(), values.as_mut_ptr())

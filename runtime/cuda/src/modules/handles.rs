@@ -7,7 +7,7 @@
 //! 1. A call takes a handle out of its device's pool and puts it back when it returns. Meanwhile no
 //!    other call has it: cuBLAS allows calls with one handle from several threads, but they share
 //!    the stream that the handle is set to (pytorch #6962).
-//! 2. No call waits for a handle. A call may block in the driver until its stream has room, and
+//! 2. No call waits for a handle. A call may block in CUDA until its stream has room, and
 //!    room may come only after a call on another stream: waiting for the handle there would be a
 //!    deadlock. If no handle is free, one is made.
 //! 3. Making a handle allocates, takes milliseconds, may wait for the device, and breaks a capture.
@@ -29,7 +29,7 @@
 //!
 //! # Lock order
 //! a stream's lock → pools; `making` → pools; `growing` → `HELD` → pools. The lock of the pools is
-//! a leaf: no call of a library or of the driver is made under it. `making` is held while the
+//! a leaf: no call of a library or of CUDA is made under it. `making` is held while the
 //! library makes a handle. The threads that take it hold no other lock, and would need as long to
 //! make a handle of their own.
 // Decision: docs/decisions/0043-busy-library-handles-are-not-waited-for.md

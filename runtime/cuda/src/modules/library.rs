@@ -1,7 +1,7 @@
 //! Calls the library forms of kernels, and reports through `tracing` which code ran.
 //!
 //! A library is asked at each launch of a kernel that has a library form. That happens inside the
-//! driver call, under the stream's lock, and a `tracing` subscriber may use that stream. So the
+//! CUDA call, under the stream's lock, and a `tracing` subscriber may use that stream. So the
 //! thread `warpline-host` emits the event. To emit it after the lock is released, the answer would
 //! have to pass through `submit` of every driver.
 

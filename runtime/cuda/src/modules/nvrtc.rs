@@ -1,9 +1,9 @@
 //! Compiles CUDA C++ with NVRTC, when a kernel is first launched or a test checks it.
 //!
 //! NVRTC is optional. It is looked up here, by the names of both major versions in use, because
-//! cudarc knows only one at a time. A library newer than the driver is passed over: it makes PTX
-//! that the driver does not load. `WARPLINE_NVRTC` names a file to try first, whose version is not
-//! compared with the driver's, or a folder that has such libraries.
+//! cudarc knows only one at a time. A library newer than `libcuda` is passed over: it makes PTX
+//! that CUDA does not load. `WARPLINE_NVRTC` names a file to try first, whose version is not
+//! compared with CUDA's, or a folder that has such libraries.
 
 use super::folders;
 use super::headers;
@@ -42,7 +42,7 @@ struct Nvrtc {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     archs_count: unsafe extern "C" fn(*mut c_int) -> c_int,
     archs: unsafe extern "C" fn(*mut c_int) -> c_int,
-    /// The version in the driver's format: 13010 is 13.1.
+    /// The version in CUDA's format: 13010 is 13.1.
     version: c_int,
     /// The folders of the headers that sources may include.
     headers: Vec<PathBuf>,

@@ -1,6 +1,6 @@
-//! Chooses the PTX text for a device, and explains refusals of code too new for driver or device.
+//! Chooses the PTX text for a device, and explains refusals of code too new for CUDA or the device.
 //!
-//! The driver itself decides, and what it refuses is explained with the versions.
+//! CUDA itself decides, and what it refuses is explained with the versions.
 
 use super::functions::Function;
 use crate::api::{Answer, Failed, driver_version, opened};
@@ -29,7 +29,7 @@ pub(crate) fn capability(context: &Context) -> Answer<(u32, u32)> {
 /// Chooses the text for the newest target that a device runs.
 ///
 /// If the device runs none of them, or none states its target, the choice is the first text, and
-/// the driver reports what is wrong with it.
+/// CUDA reports what is wrong with it.
 pub(crate) fn choose(
     texts: &'static [&'static str],
     capability: (u32, u32),
@@ -42,7 +42,7 @@ pub(crate) fn choose(
 /// Returns a text as a device loads it. On Pascal, text that also assembles for `sm_60` has that
 /// target in place of a newer one.
 ///
-/// Newer devices never get this form: the driver would compile it by the rules of GPUs whose warps
+/// Newer devices never get this form: CUDA would compile it by the rules of GPUs whose warps
 /// run in lockstep.
 pub(crate) fn as_loaded(text: &str, from_sm_60: bool, capability: (u32, u32)) -> Cow<'_, str> {
     match head(text) {
@@ -53,7 +53,7 @@ pub(crate) fn as_loaded(text: &str, from_sm_60: bool, capability: (u32, u32)) ->
     }
 }
 
-/// Puts the reason in front of `refused`, the driver's answer to loading `ptx`, if the driver or
+/// Puts the reason in front of `refused`, CUDA's answer to loading `ptx`, if CUDA or
 /// the device is too old for it.
 pub(crate) fn explain(context: &Context, ptx: &str, refused: DriverFailure) -> DriverFailure {
     let (Some(head), Ok(capability)) = (head(ptx), capability(context)) else { return refused };
@@ -100,7 +100,7 @@ fn too_new_for_the_device(target: Target, capability: (u32, u32), context: &Cont
     })
 }
 
-/// Explains why the driver refused a launch, if the device has no clusters or the kernel takes only
+/// Explains why CUDA refused a launch, if the device has no clusters or the kernel takes only
 /// smaller blocks.
 #[cold]
 pub(crate) fn explain_launch(

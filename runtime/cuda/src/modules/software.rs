@@ -52,14 +52,14 @@ fn door() -> Option<Register> {
     *DOOR.get_or_init(|| unsafe { optional("softcudaRegisterKernel") })
 }
 
-/// Returns whether the driver is the software CUDA driver.
+/// Returns whether the software CUDA driver stands in for CUDA.
 #[inline]
 pub(crate) fn is_present() -> bool {
     door().is_some()
 }
 
 /// Registers `kernel` with the software CUDA driver, if it is present. A kernel without a CPU form
-/// is not registered, and the driver runs its PTX.
+/// is not registered, and its PTX runs.
 pub(crate) fn register(kernel: &'static Kernel) -> Result<(), DriverError> {
     let Some(register) = door() else { return Ok(()) };
     if kernel.twin.is_none() {

@@ -1,6 +1,6 @@
 //! NVTX ranges for profilers, one for each op that is enqueued.
 //!
-//! A range lasts as long as the op's driver calls, and a profiler shows it in the host's row.
+//! A range lasts as long as the op's CUDA calls, and a profiler shows it in the host's row.
 //! Nsight Systems shows the ranges, and so does any other tool that takes part in the NVTX protocol
 //! ([`tool`]). They belong to the domain `warpline` and to the calling thread, and nest with other
 //! code's ranges. So a tool that traces CUDA can also show what the device did for them. A range's

@@ -170,7 +170,7 @@ impl Spans {
         }
     }
 
-    /// Begins to trace an op, before its driver call. Returns `None` if no subscriber listens.
+    /// Begins to trace an op, before its CUDA call. Returns `None` if no subscriber listens.
     ///
     /// Called under the stream's lock, with the context current.
     #[inline]
@@ -185,7 +185,7 @@ impl Spans {
         Ok(Begun { kind: command.kind(), bytes: command.bytes(), begin })
     }
 
-    /// Ends the trace of an op, after its driver call.
+    /// Ends the trace of an op, after its CUDA call.
     ///
     /// The caller must arrange for the op to be reported once the device has passed it.
     #[cold]

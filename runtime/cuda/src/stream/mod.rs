@@ -1,9 +1,9 @@
-//! CUDA streams, which turn submissions into driver calls and completion markers.
+//! CUDA streams, which turn submissions into CUDA calls and completion markers.
 //!
 //! The calls are made under the stream's lock. Markers report the device's progress.
 //!
 //! # Rules
-//! 1. A submission is one driver call, or none if there is nothing to do (fills of eight bytes and
+//! 1. A submission is one CUDA call, or none if there is nothing to do (fills of eight bytes and
 //!    copies in pieces may be more); a marker is one more.
 //! 2. A call that fails leaves nothing behind, and its ticket is free. A sticky error is the
 //!    context's death.
@@ -51,7 +51,7 @@ use warpline_driver::{
 /// The number of kernels that a stream remembers, so that a launch takes no lock to find its
 /// function.
 const REMEMBERED: usize = 8;
-/// The number of ops between two checks whether the driver's queue may be full.
+/// The number of ops between two checks whether CUDA's queue may be full.
 ///
 /// The queue takes about a thousand, and may be full if this many ops are in flight.
 const DEPTH: u64 = 1024;
@@ -174,7 +174,9 @@ impl CudaStream {
             Command::Elided => Ok(()),
             Command::Call(function) | Command::HostWork(function) => Ok(self.call(function, ticket, site)?),
             Command::Stamp(stamp) => {
-                stamp.mark(Arc::new(self.context().completion.timed_events.record(self.context(), stream)?));
+                stamp.set_event(Arc::new(
+                    self.context().completion.timed_events.record(self.context(), stream)?,
+                ));
                 Ok(())
             }
             Command::Foreign => Ok(()),
@@ -242,7 +244,7 @@ impl CudaStream {
     fn trace(&self, begun: Begun, ticket: Ticket, site: Site) {
         let spans = &self.track.spans;
         let traced = spans.end(self.context(), self.raw.stream, begun, ticket, site);
-        if let Err(failed) = traced.and_then(|()| self.track.mark(ticket)) {
+        if let Err(failed) = traced.and_then(|()| self.track.write_marker(ticket)) {
             self.context().note_failure(failed);
         }
         fence(Ordering::SeqCst);
@@ -270,7 +272,7 @@ impl CudaStream {
     }
 }
 
-// SAFETY: the driver runs a stream's work in order, and the word is written after it.
+// SAFETY: CUDA runs a stream's work in order, and the word is written after it.
 unsafe impl DriverStream for CudaStream {
     #[inline]
     unsafe fn submit(&self, work: Submission) -> Result<(), DriverError> {
@@ -340,7 +342,7 @@ unsafe impl DriverStream for CudaStream {
         }
         if self.track.borrowed
             && !is_foreign
-            && let Err(failed) = self.track.mark(ticket)
+            && let Err(failed) = self.track.write_marker(ticket)
         {
             self.give_up(ticket, failed);
         }
@@ -358,8 +360,8 @@ unsafe impl DriverStream for CudaStream {
         if self.track.may_be_captured() && self.timeline.fault().is_some() {
             return;
         }
-        let marked = self.context().enter().and_then(|_entered| self.track.mark(ticket));
-        if let Err(failed) = marked {
+        let written = self.context().enter().and_then(|_entered| self.track.write_marker(ticket));
+        if let Err(failed) = written {
             self.give_up(ticket, failed);
         }
     }
@@ -412,7 +414,7 @@ unsafe impl DriverStream for CudaStream {
         Box::new(Enqueuing::begin(&self.track, self.raw.stream, ticket, site))
     }
 
-    fn marks_every_op(&self) -> bool {
+    fn signals_every_op(&self) -> bool {
         self.track.borrowed
     }
 
@@ -450,7 +452,7 @@ impl Drop for CudaStream {
             return;
         }
         let mut raw = self.raw.taken();
-        raw.written = self.track.value(self.track.marked());
+        raw.written = self.track.value(self.track.marker_at());
         self.gates.collect(&self.track);
         if self.track.borrowed {
             // Only the word is ours. If its last write has arrived, the stream's next borrower

@@ -93,7 +93,7 @@ impl CudaStream {
     #[cold]
     pub(crate) fn comes_to_wait(&self, awaited: &'static Context, ticket: Ticket) -> Result<(), Refused> {
         alive(awaited)?;
-        Ok(self.track.mark(ticket - 1)?)
+        Ok(self.track.write_marker(ticket - 1)?)
     }
 
     /// Registers a wait for another device, after it was enqueued.
@@ -106,7 +106,7 @@ impl CudaStream {
         site: Site,
         is_op: bool,
     ) {
-        if is_op && let Err(failed) = self.track.mark(ticket) {
+        if is_op && let Err(failed) = self.track.write_marker(ticket) {
             // A caller that needs the next marker finds the failure.
             self.context().note_failure(failed);
         }

@@ -4,7 +4,7 @@
 //! # Streams that are captured
 //! 1. Work submitted to a stream while its owner captures it does not run: it becomes a node of the
 //!    owner's graph. A marker there would be written at every launch of that graph. So before each
-//!    submission to a borrowed stream the driver is asked whether the stream captures, and if so
+//!    submission to a borrowed stream CUDA is asked whether the stream captures, and if so
 //!    the submission is refused. No event is recorded there either: a stream that waits for it
 //!    would join the capture. The host holds such a wait instead, and ends it when the work before
 //!    the capture has finished.
@@ -12,7 +12,7 @@
 //! 3. The completion word of a borrowed stream serves that stream alone, for the life of the
 //!    process ([`Lent`]). So if an owner breaks the rules and captures a marker, the marker is
 //!    written to no other stream's word.
-//! 4. Foreign work may leave any stream capturing. When its turn ends, the driver is asked about
+//! 4. Foreign work may leave any stream capturing. When its turn ends, CUDA is asked about
 //!    the stream, which is abandoned if it captures.
 //! 5. A stream that may be capturing is not queried, because a query ends the capture. Warpline's
 //!    own captures are on streams of a pool of their own, which are never queried.
@@ -40,7 +40,7 @@ pub(crate) const OWNER_CAPTURES: &str = "the stream's owner is capturing it, and
 pub(crate) const LEFT_CAPTURING: &str = "the foreign work left the stream capturing, so none of \
     its work runs; end the capture before the closure returns, and use another stream";
 
-/// Returns whether the driver captures the work enqueued on `stream`.
+/// Returns whether CUDA captures the work enqueued on `stream`.
 pub(crate) fn is_captured(stream: CUstream) -> Answer<bool> {
     let mut status: c_int = 0;
     // SAFETY: cuStreamIsCapturing takes a live stream and writes an int. It disturbs no capture.
@@ -80,7 +80,7 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread::Others) };
 }
 
-/// Marks the calling thread as one of Warpline's own, on which no other code captures.
+/// Notes the calling thread as one of Warpline's own, on which no other code captures.
 pub(crate) fn become_ours() {
     THREAD.set(Thread::Ours);
 }

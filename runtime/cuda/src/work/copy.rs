@@ -1,4 +1,4 @@
-//! Enqueues copies and fills as driver calls.
+//! Enqueues copies and fills as CUDA calls.
 
 use crate::api::{Answer, CUdeviceptr, CUstream, Failed, opened};
 use crate::context::Context;
@@ -60,7 +60,7 @@ pub(crate) fn copy_peer(
     if is_one_run(copy) {
         let bytes = copy.width_bytes * copy.height;
         // SAFETY: cuMemcpyPeerAsync takes live device memory of the contexts named with it, and a
-        // stream of any context. If the devices cannot reach each other, the driver itself copies
+        // stream of any context. If the devices cannot reach each other, CUDA itself copies
         // through the host.
         return unsafe {
             api.cuMemcpyPeerAsync(copy.dst, destination.raw(), copy.src, source.raw(), bytes, stream)
@@ -139,7 +139,7 @@ fn rows_between(copy: &Copy, source: &Context, destination: &Context) -> sys::CU
 
 /// Enqueues `fill`, of at least one byte. The context is current.
 ///
-/// The driver fills with one, two or four bytes. An eight-byte pattern whose halves differ takes
+/// CUDA fills with one, two or four bytes. An eight-byte pattern whose halves differ takes
 /// two fills, each of every other four bytes.
 ///
 /// # Errors

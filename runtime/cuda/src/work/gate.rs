@@ -2,7 +2,7 @@
 //!
 //! Only a gate makes a stream wait for a value in memory. Events order streams among each other; a
 //! gate does so only where an event could not be recorded. A stream that waits for a value may
-//! delay work that the driver queued behind it, and the driver does not know what the stream waits
+//! delay work that CUDA queued behind it, and CUDA does not know what the stream waits
 //! for. A test that holds a stream wants exactly that.
 //!
 //! # When one opens
@@ -12,19 +12,19 @@
 //! it stays closed, because nothing reports which work still runs there.
 //!
 //! # What waits for the whole device
-//! Freeing waits for the whole device in the driver, and page-locking may. Driver calls of other
+//! Freeing waits for the whole device in CUDA, and page-locking may. CUDA calls of other
 //! threads may wait for both meanwhile. A closed gate may need just such a call before it opens. So
 //! while any stream is held, of any runtime and device, no memory is freed without need
 //! ([`Held`]), and nothing is page-locked ahead of need. No gate closes while such a free is in
-//! the driver.
+//! CUDA.
 //!
 //! An allocation may need the memory of others. It waits until the gates of its context are open,
-//! and does not let the driver wait for them. After ten seconds it calls the driver nevertheless:
+//! and does not let CUDA wait for them. After ten seconds it calls CUDA nevertheless:
 //! gates that overlap must not delay it forever. Gates of other contexts do not count, although
-//! its device may wait for them by events. A copy that finds no page-locked memory calls the
-//! driver, which may wait for the gates.
+//! its device may wait for them by events. A copy that finds no page-locked memory calls
+//! CUDA, which may wait for the gates.
 //!
-//! A gate that would close while the driver page-locks ahead of need, or frees what an allocation
+//! A gate that would close while CUDA page-locks ahead of need, or frees what an allocation
 //! needs, waits for that, a tenth of a second at most: the call may be waiting for work that the
 //! gate's caller lets continue.
 //!
@@ -34,7 +34,7 @@
 //! allocation needs the memory, it keeps `HELD`.
 //!
 //! # Without memory operations
-//! A host function waits instead. The driver may have one thread for all host functions, and the
+//! A host function waits instead. CUDA may have one thread for all host functions, and the
 //! waiting one then keeps it from all others. So there is one such gate at a time, and it waits for
 //! nothing that another host function might have to release.
 
@@ -107,7 +107,7 @@ impl Held {
 
 pub(crate) type Free = Box<dyn FnOnce() -> Answer + Send>;
 
-/// The closed gates of the process. The lock is also held while the driver frees what no
+/// The closed gates of the process. The lock is also held while CUDA frees what no
 /// allocation needs.
 static HELD: Mutex<Held> =
     Mutex::new(Held { gates: Vec::new(), page_locking: 0, freeing: 0, put_off: Vec::new() });
@@ -253,7 +253,7 @@ pub(crate) fn ahead_unless_held<R>(context: &Context, page_lock: impl FnOnce() -
     Some(in_driver(held, |held| &mut held.page_locking, page_lock))
 }
 
-/// Makes a call of the driver that may wait for the device, for which new gates wait a little.
+/// Makes a call of CUDA that may wait for the device, for which new gates wait a little.
 /// `count` is the number of threads in such calls.
 fn in_driver<R>(
     mut held: MutexGuard<'_, Held>,
@@ -268,10 +268,10 @@ fn in_driver<R>(
     answer
 }
 
-/// True while a gate keeps the driver's thread for host functions.
+/// True while a gate keeps CUDA's thread for host functions.
 static HOST_THREAD_IS_KEPT: AtomicBool = AtomicBool::new(false);
 
-/// A guard that keeps the driver's thread for host functions until it is dropped.
+/// A guard that keeps CUDA's thread for host functions until it is dropped.
 struct KeepsHostThread;
 
 impl KeepsHostThread {

@@ -1,6 +1,6 @@
 //! Builds CUDA graphs from plans, and launches them.
 //!
-//! A plan's steps are enqueued once more, on pooled streams that the driver captures. The graph
+//! A plan's steps are enqueued once more, on pooled streams that CUDA captures. The graph
 //! that results is launched with one call.
 //!
 //! # Rules
@@ -8,13 +8,13 @@
 //!    thread-local: other threads continue.
 //! 2. Everything that a capture forbids is done before it: kernels are loaded, shared memory is
 //!    requested, streams are taken, and libraries are prepared.
-//! 3. Each of the plan's streams is a driver stream of the same priority, which its kernels get. An
+//! 3. Each of the plan's streams is a CUDA stream of the same priority, which its kernels get. An
 //!    edge is an event, recorded directly behind the step it stands for. At the end all streams are
-//!    joined to the first, which the driver demands even of those that did nothing.
+//!    joined to the first, which CUDA demands even of those that did nothing.
 //! 4. A library works in memory of the graph, which no other work uses between launches. Its handle
 //!    is reserved before the capture.
 //! 5. The streams of a capture return to the pool unchanged: nothing has run on them. After a
-//!    failed capture, a stream that the driver reports as still capturing does not return.
+//!    failed capture, a stream that CUDA reports as still capturing does not return.
 
 use super::capturing::{Relaxed, is_captured};
 use super::copy;
@@ -47,7 +47,7 @@ const USE_NODE_PRIORITY: u64 = 8;
 pub(crate) struct Executable {
     context: &'static Context,
     raw: CUgraphExec,
-    /// Held during a launch. The driver does not promise that two threads may launch one graph at
+    /// Held during a launch. CUDA does not promise that two threads may launch one graph at
     /// the same time, and without the order check two threads may try to.
     launching: Mutex<()>,
 }
@@ -209,7 +209,7 @@ impl LibraryDriver for Captured {
 /// The events recorded behind steps, by stream and step number.
 type Events = HashMap<(usize, u64), PooledEvent>;
 
-/// The graph that the driver captured.
+/// The graph that CUDA captured.
 struct Graph(CUgraph);
 
 impl Graph {

@@ -1,9 +1,9 @@
-//! Runs host functions in stream order, on a driver thread that may not call the driver.
+//! Runs host functions in stream order, on a thread of CUDA that may not call it.
 //!
 //! A function, and the drop of what it owns, may still release streams and buffers. Other threads
-//! make the driver calls that this needs: the holder of the stream's lock writes markers
+//! make the calls to CUDA that this needs: the holder of the stream's lock writes markers
 //! ([`DriverStream::may_signal`](warpline_driver::DriverStream)), and `background` frees memory.
-//! Any other call that would reach the driver from here is refused
+//! Any other call that would reach CUDA from here is refused
 //! ([`Context::enter`](crate::context::Context)).
 
 use crate::api::{Answer, CUstream, opened};
@@ -20,7 +20,7 @@ use warpline_driver::{Error, ErrorKind, HostFn, Site};
 
 /// An enqueued host function.
 ///
-/// The driver holds one reference until it has called the function, which it never does on a dead
+/// CUDA holds one reference until it has called the function, which it never does on a dead
 /// context.
 pub(crate) struct Job {
     function: Mutex<Option<HostFn>>,
@@ -59,7 +59,7 @@ pub(crate) fn enqueue(
     match launched {
         Ok(()) => track.holds_job(&job),
         Err(_) => {
-            // SAFETY: `from_raw` takes back what `into_raw` returned; the driver did not take it.
+            // SAFETY: `from_raw` takes back what `into_raw` returned; CUDA did not take it.
             drop(unsafe { Arc::from_raw(data) });
             background::detach(move || job.forget());
         }
@@ -68,7 +68,7 @@ pub(crate) fn enqueue(
 }
 
 unsafe extern "C" fn call(data: *mut c_void) {
-    // SAFETY: `data` is the reference that `enqueue` handed over; the driver calls this once.
+    // SAFETY: `data` is the reference that `enqueue` handed over; CUDA calls this once.
     let job = unsafe { Arc::from_raw(data.cast_const().cast::<Job>()) };
     let Some(HostFn(function)) = job.function.lock().take() else { return };
     let before = background::set_duty(Duty::Callback);
@@ -88,6 +88,6 @@ unsafe extern "C" fn call(data: *mut c_void) {
     );
     // Noted before this returns, and so before any work behind the function runs, on any stream.
     job.track.fail_device(job.ticket, error);
-    // The reactor calls the wakers: they may call the driver, and this thread may not.
+    // The reactor calls the wakers: they may call CUDA, and this thread may not.
     reactor::wake(job.track.health().clone());
 }

@@ -16,14 +16,14 @@ use peers::Peers;
 use raw_streams::RawStreams;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The driver streams of a context, and what is known about them.
+/// The CUDA streams of a context, and what is known about them.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) streams: RawStreams,
     pub(crate) capture_streams: RawStreams,
     pub(crate) lent: Lent,
     pub(crate) peers: Peers,
-    /// True once a launch that blocked on a full driver queue has been reported.
+    /// True once a launch that blocked on a full queue of CUDA has been reported.
     told_of_full_queue: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl Queues {
         })
     }
 
-    /// Notes that a launch had to wait for room in the driver's queue. Returns true the first time.
+    /// Notes that a launch had to wait for room in CUDA's queue. Returns true the first time.
     pub(crate) fn tell_of_full_queue(&self) -> bool {
         !self.told_of_full_queue.swap(true, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The pool of driver streams, which are never destroyed.
+//! The pool of CUDA streams, which are never destroyed.
 //!
 //! Destroying a stream while others are torn down crashes. A stream comes with its completion word,
 //! whose value only grows: each lease counts from where the last one stopped.
@@ -15,7 +15,7 @@ use warpline_driver::Priority;
 #[derive(Debug)]
 pub(crate) struct RawStream {
     pub(crate) stream: CUstream,
-    /// `None` if the driver registers no memory.
+    /// `None` if CUDA registers no memory.
     pub(crate) word: Option<Word>,
     /// The newest value that was or will be written to the word.
     pub(crate) written: u64,
@@ -54,7 +54,7 @@ pub(crate) struct RawStreams {
 impl Context {
     /// Returns a completion word for a stream.
     ///
-    /// `None` if the driver gives none: the stream's markers are events then.
+    /// `None` if CUDA gives none: the stream's markers are events then.
     pub(crate) fn word(&'static self) -> Option<Word> {
         if self.completion.has_words.get() == Some(&false) {
             None

@@ -293,7 +293,7 @@ impl Timeline {
         }
     }
 
-    /// Releases the values kept until the work of `ticket` has ended, marks everything up to it as
+    /// Releases the values kept until the work of `ticket` has ended, counts everything up to it as
     /// done, then wakes the waiters and releases the other values.
     ///
     /// Only the owner of this stream's progress calls this, with growing tickets, and while it

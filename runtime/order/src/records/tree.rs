@@ -12,19 +12,19 @@
 //! while.
 
 mod known;
-mod place;
+mod position;
 
 use super::super::clock::{Ticket, Use};
 use super::super::range::ByteRange;
 use super::super::site::Site;
 use super::{Record, Removed, visit};
 use known::{Known, Users};
-use place::{FIRST, Place, Span};
+use position::{FIRST, Position, Span};
 use std::ops::ControlFlow::{self, Continue};
 use std::ops::Range;
 
 pub(super) use known::Window;
-pub(super) use place::Axis;
+pub(super) use position::Axis;
 
 /// The maximum number of records of a leaf, and of children of another node.
 const MOST: usize = 32;
@@ -32,7 +32,7 @@ const MOST: usize = 32;
 #[derive(Clone, Debug)]
 struct Node {
     /// A place that no record of the node comes before.
-    first: Place,
+    first: Position,
     known: Known,
     below: Below,
 }
@@ -49,7 +49,7 @@ struct Swept {
     looked_at: usize,
     dropped: usize,
     /// The first place of the next leaf.
-    next: Option<Place>,
+    next: Option<Position>,
 }
 
 impl Node {
@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// Returns the child in which `place` belongs.
-    fn child_at(nodes: &[Node], place: Place) -> usize {
+    fn child_at(nodes: &[Node], place: Position) -> usize {
         nodes.partition_point(|node| node.first <= place).saturating_sub(1)
     }
 
@@ -165,7 +165,7 @@ impl Node {
     fn renew(
         &mut self,
         axis: Axis,
-        place: Place,
+        place: Position,
         used: Use,
         site: &Site,
         is_it: &impl Fn(&Record) -> bool,
@@ -228,7 +228,7 @@ impl Node {
     }
 
     /// Drops the records of the leaf at `place` that satisfy `is_over`.
-    fn sweep(&mut self, axis: Axis, place: Place, is_over: &impl Fn(Use) -> bool) -> Swept {
+    fn sweep(&mut self, axis: Axis, place: Position, is_over: &impl Fn(Use) -> bool) -> Swept {
         let swept = match &mut self.below {
             Below::Records(records) => {
                 visit(records.len());
@@ -309,7 +309,7 @@ pub(super) struct Tree {
     root: Node,
     len: usize,
     /// The place of the leaf that is swept next.
-    swept_to: Place,
+    swept_to: Position,
 }
 
 impl Tree {
@@ -368,7 +368,7 @@ impl Tree {
         is_it: impl Fn(&Record) -> bool,
     ) -> Option<(Ticket, Site)> {
         let Span { start, end } = self.axis.span(range);
-        let place = Place { start, end, stream: used.stream, range: *range };
+        let place = Position { start, end, stream: used.stream, range: *range };
         self.root.renew(self.axis, place, used, site, &is_it)
     }
 

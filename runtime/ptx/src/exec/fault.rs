@@ -2,7 +2,7 @@
 
 mod text;
 
-use super::checks::report::{Place, Race};
+use super::checks::report::{NamedByte, Race};
 use super::memory::{Access, Region};
 use super::source::{SourceLine, write_line};
 use std::fmt;
@@ -232,7 +232,7 @@ pub enum FaultKind {
     /// A read of bytes that nothing has written. [`Checks::init`](crate::Checks::init)
     Uninitialised {
         /// The first byte.
-        place: Place,
+        place: NamedByte,
         /// The number of bytes.
         bytes: u64,
     },

@@ -3,9 +3,10 @@
 //!
 //! # Fragments
 //! Each lane holds some elements of a matrix in a list of registers, which is its fragment. For
-//! `mma` the ISA states which ones; see [`Place`]. For `wmma` it leaves that open, and here element
-//! `i` of register `r` in a lane is the element with number `(r * 32 + lane) * n + i` of the matrix
-//! by rows, where a register holds `n`. A fragment with more room than elements repeats them.
+//! `mma` the ISA states which ones; see [`Spread`]. For `wmma` it leaves that open, and here
+//! element `i` of register `r` in a lane is the element with number `(r * 32 + lane) * n + i` of
+//! the matrix by rows, where a register holds `n`. A fragment with more room than elements repeats
+//! them.
 //!
 //! # Rounding
 //! Products and sums are computed with `f64`, and rounded once to the type of the result. The ISA
@@ -101,14 +102,14 @@ pub(crate) struct Fragment {
     pub(crate) element: Element,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    pub(crate) place: Place,
+    pub(crate) place: Spread,
     /// The registers of a lane: wide ones for `f64`.
     pub(crate) registers: Vec<Row>,
 }
 
 /// The way in which a matrix is spread over lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Spread {
     /// The factor `A` of `mma`. With `g = lane / 4` and `t = lane % 4`, a register holds
     /// neighbours in a row: element `i` of register `r` is in row `g + 8 * (r % (rows / 8))` and
     /// column `t * n + i + r / (rows / 8) * 4 * n`, where a register holds `n` elements.
@@ -127,16 +128,16 @@ impl Fragment {
     fn place(&self, lane: usize, r: usize, i: usize) -> (usize, usize) {
         let (g, t, n) = (lane / 4, lane % 4, self.element.in_register());
         match self.place {
-            Place::A => {
+            Spread::A => {
                 let down = (self.rows / 8).max(1);
                 (g + 8 * (r % down), t * n + i + r / down * 4 * n)
             }
-            Place::B => (t * n + i + r * 4 * n, g),
-            Place::Sum => {
+            Spread::B => (t * n + i + r * 4 * n, g),
+            Spread::Sum => {
                 let number = r * n + i;
                 (g + 8 * (number / 2), 2 * t + number % 2)
             }
-            Place::Repeated => {
+            Spread::Repeated => {
                 let number = ((r * LANES + lane) * n + i) % (self.rows * self.columns);
                 (number / self.columns, number % self.columns)
             }

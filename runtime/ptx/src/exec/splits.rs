@@ -21,7 +21,7 @@
 
 use super::fragment::Wait;
 use super::schedule::Order;
-use super::turns::Turn;
+use super::turns::Pick;
 use super::warp::Warp;
 
 /// The most ops that a warp runs before it is split, in a short and in a long turn. Short ones hit
@@ -54,7 +54,7 @@ impl Splits {
 
 impl Warp {
     /// Returns the turn that comes next in a launch with a seed, if any fragment can run.
-    pub(super) fn drawn_turn(&mut self, order: &mut Order) -> Option<Turn> {
+    pub(super) fn drawn_turn(&mut self, order: &mut Order) -> Option<Pick> {
         loop {
             match self.splits {
                 Splits::In(0) => {
@@ -68,7 +68,7 @@ impl Warp {
                 Splits::In(most) => {
                     let (at, passes) = self.next()?;
                     let at = self.join(at);
-                    return Some(Turn { at, passes, most });
+                    return Some(Pick { at, passes, most });
                 }
                 Splits::Apart(0) => {
                     let most = BEFORE[order.draw(2) as usize];
@@ -82,7 +82,7 @@ impl Warp {
                         return None;
                     }
                     let at = ready[order.draw(ready.len() as u32) as usize];
-                    return Some(Turn { at, passes: true, most: left.min(1 + order.draw(TURN)) });
+                    return Some(Pick { at, passes: true, most: left.min(1 + order.draw(TURN)) });
                 }
             }
         }

@@ -5,7 +5,7 @@ use super::registers::Mask;
 use super::warp::{LONGEST_TURN, Warp};
 
 /// The fragment that runs next, and how.
-pub(super) struct Turn {
+pub(super) struct Pick {
     pub(super) at: usize,
     /// True if it may pass fragments that wait to be met.
     pub(super) passes: bool,
@@ -15,10 +15,10 @@ pub(super) struct Turn {
 
 impl Warp {
     /// Returns the turn that comes next, if any fragment can run.
-    pub(super) fn turn(&mut self) -> Option<Turn> {
+    pub(super) fn turn(&mut self) -> Option<Pick> {
         let (at, passes) = self.next()?;
         let at = if self.fragments.len() > 1 { self.join(at) } else { at };
-        Some(Turn { at, passes, most: u32::MAX })
+        Some(Pick { at, passes, most: u32::MAX })
     }
 
     /// Returns the fragment that runs next, and whether it does because of rule 2.

@@ -32,7 +32,7 @@ use super::op::{Flow, Guard, Op};
 use super::registers::{Cells, LANES, Mask, Registers, for_each_lane};
 use super::schedule::Order;
 use super::splits::Splits;
-use super::turns::Turn;
+use super::turns::Pick;
 
 /// The number of ops after which a fragment lets another one run.
 pub(super) const LONGEST_TURN: u32 = 4096;
@@ -220,7 +220,7 @@ impl Warp {
     /// Returns the place of an op that failed. `IS_CHECKED` tells whether the launch has checks.
     fn run_fragment<const IS_CHECKED: bool>(
         &mut self,
-        Turn { at, passes, most }: Turn,
+        Pick { at, passes, most }: Pick,
         context: &Context<'_>,
         fuel: &mut u32,
     ) -> Option<u32> {

@@ -17,7 +17,7 @@ const MOST_CALLS: usize = 16;
 pub(super) struct Inlining<'m> {
     /// The file of the function itself.
     own_file: Option<u32>,
-    places: Vec<Place<'m>>,
+    places: Vec<Frame<'m>>,
     /// The last place with each location.
     last: HashMap<Location, usize>,
     /// The last place of each inlined function with each location and call.
@@ -28,7 +28,7 @@ pub(super) struct Inlining<'m> {
 
 /// A location in the code of one call.
 #[derive(Clone, Copy, Debug)]
-struct Place<'m> {
+struct Frame<'m> {
     at: Location,
     inlined: Option<Inlined<'m>>,
     /// The place of the call, which is older.
@@ -43,7 +43,7 @@ impl<'m> Inlining<'m> {
             Some(inlined) => self.inlined(at, inlined),
             None => {
                 self.own_file.get_or_insert(at.file);
-                self.add(Place { at, inlined, call: None })
+                self.add(Frame { at, inlined, call: None })
             }
         };
         self.last.insert(at, place);
@@ -58,7 +58,7 @@ impl<'m> Inlining<'m> {
     fn inlined(&mut self, at: Location, inlined: Inlined<'m>) -> usize {
         let last = match self.last.get(&inlined.at) {
             Some(place) => *place,
-            None => self.add(Place { at: inlined.at, inlined: None, call: None }),
+            None => self.add(Frame { at: inlined.at, inlined: None, call: None }),
         };
         // In a function that calls itself, the last place of the call may be one within this call.
         let within = self.outwards(last).find(|place| self.places[*place].inlined == Some(inlined));
@@ -66,14 +66,14 @@ impl<'m> Inlining<'m> {
         match self.inlined.get(&(at, inlined)) {
             Some(known) if self.places[*known].call == call => *known,
             _ => {
-                let place = self.add(Place { at, inlined: Some(inlined), call });
+                let place = self.add(Frame { at, inlined: Some(inlined), call });
                 self.inlined.insert((at, inlined), place);
                 place
             }
         }
     }
 
-    fn add(&mut self, place: Place<'m>) -> usize {
+    fn add(&mut self, place: Frame<'m>) -> usize {
         self.places.push(place);
         self.places.len() - 1
     }

@@ -1,7 +1,7 @@
 //! The rules for clusters of several blocks.
 
 use crate::launch::Launch;
-use warpline_ptx::{Checks, FaultKind, Place, Relation};
+use warpline_ptx::{Checks, FaultKind, NamedByte, Relation};
 
 const RACES: Checks = Checks { races: true, init: false, sync: false };
 const MEET: &str = "barrier.cluster.arrive;\nbarrier.cluster.wait;";
@@ -156,7 +156,7 @@ fn a_report_names_the_block_that_has_the_memory() {
     ));
     let fault = Launch { checks: RACES, ..of_pairs(&body) }.run().unwrap_err();
     let FaultKind::Race(race) = &fault.kind else { panic!("{fault}") };
-    assert!(matches!(race.place, Place::Shared { offset: 0, block: Some(0), .. }), "{race:?}");
+    assert!(matches!(race.place, NamedByte::Shared { offset: 0, block: Some(0), .. }), "{race:?}");
     assert_eq!((fault.block, race.earlier.block), ([1, 0, 0], [0, 0, 0]));
     let text = fault.to_string();
     let end = "it reads byte 0 of the shared variable area of block 0 of its cluster, which thread [0, 0, 0] of block \

@@ -1,7 +1,7 @@
 //! Reads of bytes that nothing has written, and operands that are not wholly written.
 
 use crate::launch::{Launch, WORDS};
-use warpline_ptx::{Checks, FaultKind, Place};
+use warpline_ptx::{Checks, FaultKind, NamedByte};
 
 const INIT: Checks = Checks { races: false, init: true, sync: false };
 
@@ -76,8 +76,9 @@ fn an_undefined_operand_is_written_before_it_is_read_and_wholly() {
     });
     launch(&partly).passes();
     let early = format!("ld.global.u32 %r1, [%own+64];\n{all}");
-    undefined(&early)
-        .fails(|fault| matches!(fault, FaultKind::Uninitialised { place: Place::Region { .. }, bytes: 4 }));
+    undefined(&early).fails(|fault| {
+        matches!(fault, FaultKind::Uninitialised { place: NamedByte::Region { .. }, bytes: 4 })
+    });
     launch(&early).passes();
 }
 

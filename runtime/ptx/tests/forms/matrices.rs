@@ -12,20 +12,20 @@ use warpline_ptx::Config;
 type Bits = fn(i32) -> u64;
 
 /// The place (row, column) of element `i` of a fragment, from `g = lane / 4` and `t = lane % 4`.
-type Place = fn(usize, usize, usize) -> (usize, usize);
+type Position = fn(usize, usize, usize) -> (usize, usize);
 
 struct Case {
     opcode: &'static str,
     shape: [usize; 3],
     /// The bits of an element of A and B, and of C and D.
     bits: (usize, usize),
-    places: [Place; 3],
+    places: [Position; 3],
     factor: Bits,
     sum: Bits,
 }
 
 /// 9.7.14.5.7 and 9.7.14.5.8: m16n8k8 and m16n8k16, `ci` of both.
-const SUM: Place = |g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1));
+const SUM: Position = |g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1));
 
 fn f16_of(x: i32) -> u64 {
     f16::from_f32(x as f32).to_bits().into()
@@ -51,9 +51,9 @@ fn s32_of(x: i32) -> u64 {
     (x as u32).into()
 }
 
-const HALF_K8: [Place; 3] =
+const HALF_K8: [Position; 3] =
     [|g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1)), |g, t, i| (t * 2 + i, g), SUM];
-const HALF_K16: [Place; 3] = [
+const HALF_K16: [Position; 3] = [
     |g, t, i| {
         let row = if i < 2 || (4..6).contains(&i) { g } else { g + 8 };
         (row, if i < 4 { t * 2 + (i & 1) } else { t * 2 + (i & 1) + 8 })
@@ -62,18 +62,18 @@ const HALF_K16: [Place; 3] = [
     SUM,
 ];
 /// 9.7.14.5.6: m16n8k4.
-const TF32_K4: [Place; 3] = [|g, t, i| (if i == 0 { g } else { g + 8 }, t), |g, t, _| (t, g), SUM];
-const TF32_K8: [Place; 3] = [
+const TF32_K4: [Position; 3] = [|g, t, i| (if i == 0 { g } else { g + 8 }, t), |g, t, _| (t, g), SUM];
+const TF32_K8: [Position; 3] = [
     |g, t, i| (if i == 0 || i == 2 { g } else { g + 8 }, if i < 2 { t } else { t + 4 }),
     |g, t, i| (if i == 0 { t } else { t + 4 }, g),
     SUM,
 ];
 /// 9.7.14.5.3: m8n8k16.
-const S8_M8: [Place; 3] = [|g, t, i| (g, t * 4 + i), |g, t, i| (t * 4 + i, g), |g, t, i| (g, t * 2 + i)];
-const S8_K16: [Place; 3] =
+const S8_M8: [Position; 3] = [|g, t, i| (g, t * 4 + i), |g, t, i| (t * 4 + i, g), |g, t, i| (g, t * 2 + i)];
+const S8_K16: [Position; 3] =
     [|g, t, i| (if i < 4 { g } else { g + 8 }, t * 4 + (i & 3)), |g, t, i| (t * 4 + i, g), SUM];
 /// 9.7.14.5.10: m16n8k32.
-const S8_K32: [Place; 3] = [
+const S8_K32: [Position; 3] = [
     |g, t, i| {
         let row = if i < 4 || (8..12).contains(&i) { g } else { g + 8 };
         (row, if i < 8 { t * 4 + (i & 3) } else { t * 4 + (i & 3) + 16 })
@@ -82,7 +82,7 @@ const S8_K32: [Place; 3] = [
     SUM,
 ];
 /// 9.7.14.5.2: m8n8k4 with `.f64`.
-const F64: [Place; 3] = [|g, t, _| (g, t), |g, t, _| (t, g), |g, t, i| (g, t * 2 + (i & 1))];
+const F64: [Position; 3] = [|g, t, _| (g, t), |g, t, _| (t, g), |g, t, i| (g, t * 2 + (i & 1))];
 
 const CASES: [Case; 11] = [
     Case {
@@ -188,7 +188,13 @@ fn product([m, n, k]: [usize; 3], a: &[i32], b: &[i32], c: &[i32]) -> Vec<i32> {
 }
 
 /// The registers of each lane that hold a matrix, as words.
-fn spread(values: &[i32], [rows, columns]: [usize; 2], bits: usize, place: Place, of: Bits) -> Vec<Vec<u64>> {
+fn spread(
+    values: &[i32],
+    [rows, columns]: [usize; 2],
+    bits: usize,
+    place: Position,
+    of: Bits,
+) -> Vec<Vec<u64>> {
     let in_register = (32 / bits).max(1);
     let count = rows * columns / 32;
     (0..32)

@@ -1,6 +1,6 @@
 //! Segments that return to the driver, or from a graph's pool to the default pool.
 
-use super::{Place, Pool, PoolId};
+use super::{Pool, PoolId, Rank};
 use crate::memory::blocks::{NONE, Segment, State};
 use crate::order::Use;
 
@@ -61,7 +61,7 @@ impl Pool {
     fn forget(&mut self, segment: &Segment) {
         let mut at = segment.first;
         while at != NONE {
-            self.shelf.remove(&Place::of(at, &self.blocks[at]));
+            self.shelf.remove(&Rank::of(at, &self.blocks[at]));
             at = self.blocks[at].right;
         }
         self.blocks.remove_segment(segment.first);
@@ -84,7 +84,7 @@ impl Pool {
     pub(in crate::memory) fn dissolve(&mut self, pool: PoolId) {
         for index in self.blocks_of(pool) {
             debug_assert!(self.blocks[index].state == State::Shelved, "a pool in use was dissolved");
-            self.shelf.remove(&Place::of(index, &self.blocks[index]));
+            self.shelf.remove(&Rank::of(index, &self.blocks[index]));
             self.blocks[index].pool = PoolId::DEFAULT;
             self.shelve(index);
         }

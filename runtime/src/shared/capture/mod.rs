@@ -116,7 +116,7 @@ impl Capturing {
         let mut plan = {
             let mut recording = capture.recording.lock();
             if let Some(error) = recording.refusals.iter().find(|error| !error.is_seen()) {
-                error.mark_seen();
+                error.set_seen();
                 return Err(error.clone());
             }
             recording.check_joined(site)?;

@@ -23,7 +23,7 @@
 //! [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order. A
 //! `Stream` handle points directly to its core.
 
-use super::held::HeldBack;
+use super::backlog::Backlog;
 use super::late::Late;
 use super::place::Place;
 use crate::delegation::{DelegationLock, Locked};
@@ -76,9 +76,9 @@ pub(crate) struct StreamCore {
     /// The newest ticket whose clock the host has observed entirely.
     observed_at: AtomicU64,
     /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
-    pub(crate) held: AtomicU64,
-    /// The ticket in `held`, if its `Pending` was dropped or passed on.
-    pub(crate) let_go: AtomicU64,
+    pub(crate) awaited: AtomicU64,
+    /// The ticket in `awaited`, if its `Pending` was dropped or passed on.
+    pub(crate) passed_on: AtomicU64,
     /// The newest ticket that an event or a `synchronize` stands at. Kept only on devices that need
     /// markers.
     pub(super) stood_at: AtomicU64,
@@ -108,10 +108,10 @@ pub(crate) struct State {
     /// The thread doing foreign work on this stream.
     pub(crate) foreign: Option<ThreadId>,
     pub(crate) closed: bool,
-    pub(crate) marked: Ticket,
+    pub(crate) marker_at: Ticket,
     /// Work that the driver does not have yet, because its first item is not ready. Also there on a
     /// stream that was abandoned.
-    pub(crate) held: Option<Box<HeldBack>>,
+    pub(crate) backlog: Option<Box<Backlog>>,
     /// The first ticket of the foreign work; 0 if it has none yet.
     pub(crate) foreign_from: Ticket,
     pub(crate) core: Weak<StreamCore>,
@@ -161,13 +161,13 @@ impl StreamCore {
             core: core.clone(),
             raw,
             issued: 0,
-            marked: 0,
+            marker_at: 0,
             stated: Clock::default(),
             knows_more: false,
             marks: Marks::default(),
             closed: false,
             forgotten: None,
-            held: None,
+            backlog: None,
             foreign: None,
             foreign_from: 0,
             waited: [(id, u64::MAX, 0); 4],
@@ -185,8 +185,8 @@ impl StreamCore {
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
             observed_at: AtomicU64::new(0),
-            held: AtomicU64::new(0),
-            let_go: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            passed_on: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
             unseen: Mutex::default(),
             late_matters: AtomicU8::new(0),
@@ -316,16 +316,16 @@ impl StreamCore {
         self.device.ensure_open()
     }
 
-    /// Marks the newest ticket before the next one is submitted, if its `Pending` is held or an
-    /// event or a `synchronize` stands there.
+    /// Writes a marker of the newest ticket before the next one is submitted, if it is awaited or
+    /// an event or a `synchronize` stands there.
     #[inline]
     pub(super) fn before_submit(&self, state: &mut State) {
         if self.device.signalled
-            && state.marked < state.issued
-            && (self.is_held(state.issued) || self.stood_at.load(Ordering::Relaxed) == state.issued)
+            && state.marker_at < state.issued
+            && (self.is_awaited(state.issued) || self.stood_at.load(Ordering::Relaxed) == state.issued)
             && state.foreign.is_none()
         {
-            state.mark();
+            state.write_marker();
         }
     }
 
@@ -343,7 +343,7 @@ impl StreamCore {
         self.before_submit(state);
         let ticket = state.issued + 1;
         // The command is built in the call that hands it over, because it is large.
-        let submitted = match &mut state.held {
+        let submitted = match &mut state.backlog {
             // SAFETY: `submit` asks that every address is valid for its access until the ticket is
             // reached, and that accesses do not collide. Device addresses come from `Allocation`s.
             // The allocator neither hands their blocks out again nor returns them to the driver
@@ -354,7 +354,7 @@ impl StreamCore {
             None => unsafe {
                 state.raw.submit(Submission { ticket, site, command: command(ticket), claims })
             },
-            Some(held) => held.submit(Submission { ticket, site, command: command(ticket), claims }),
+            Some(backlog) => backlog.submit(Submission { ticket, site, command: command(ticket), claims }),
         };
         if let Err(error) = &submitted
             && !matches!(error, DriverError::Halfway(_))
@@ -369,9 +369,11 @@ impl StreamCore {
             state.foreign_from = ticket;
         }
         self.issued.store(ticket, Ordering::Release);
-        if self.device.signalled && (kept || ticket - state.marked >= MARKER_EVERY) && state.foreign.is_none()
+        if self.device.signalled
+            && (kept || ticket - state.marker_at >= MARKER_EVERY)
+            && state.foreign.is_none()
         {
-            state.mark();
+            state.write_marker();
         }
         submitted.map(|()| ticket)
     }

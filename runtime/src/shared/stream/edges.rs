@@ -8,7 +8,7 @@
 //! 3. Before the driver gets anything here, the ticket before gets its marker if its `Pending` is
 //!    held. So awaiting that ticket waits for nothing behind it.
 //! 4. A driver waits only for streams of its own backend. A wait for another backend's stream is
-//!    held back on the host until that stream has reached the place (`held.rs`).
+//!    held back on the host until that stream has reached the place (`backlog.rs`).
 //! 5. A stated wait hands on the marks of what the other stream did not write, even if it is
 //!    refused because of that stream or its device, or by the driver. The program has stated the
 //!    order, and may not look at that refusal.
@@ -16,8 +16,8 @@
 // Decision: docs/decisions/0010-wait-mode-edges-are-not-stated.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
+use super::backlog::{After, Elsewhere};
 use super::core::{State, StreamCore};
-use super::held::{After, Elsewhere};
 use super::place::{Place, Snapshot};
 use crate::order::{Clock, Site, StreamId, Use};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Waited {
 /// The effect of an accepted wait on its stream.
 struct Ordered {
     /// True if the wait took a ticket. False where the stated clock implied it.
-    holds: bool,
+    took_ticket: bool,
     by_driver: bool,
 }
 
@@ -63,17 +63,17 @@ impl StreamCore {
         if let Some(coming) = &from.coming {
             changed |= coming.hand_marks_to(&mut state.marks);
         }
-        if let Ok(Ordered { holds: true, .. }) = ordered {
+        if let Ok(Ordered { took_ticket: true, .. }) = ordered {
             changed |= self.merge_clocks(state, from);
         }
         if changed {
             self.change_version(state);
         }
-        let Ordered { holds, by_driver } = ordered?;
+        let Ordered { took_ticket, by_driver } = ordered?;
         let at = state.waited_at;
         state.waited[at] = (from.used.stream, from.used.ticket, from.version);
         state.waited_at = (at + 1) % state.waited.len();
-        let place = Place { holds, ..Place::at(state.issued, state.stated.clone()) };
+        let place = Place { is_of_call: took_ticket, ..Place::at(state.issued, state.stated.clone()) };
         Ok(Waited { place, by_driver })
     }
 
@@ -93,7 +93,7 @@ impl StreamCore {
         let observed = &self.device.runtime.observed;
         let is_implied = state.stated.covers(from.used) || observed.covers(from.used);
         if is_implied && !observed.is_closed(from.used.stream) {
-            return Ok(Ordered { holds: false, by_driver: false });
+            return Ok(Ordered { took_ticket: false, by_driver: false });
         }
         let done = observed.covers(from.used)
             || (state.knows_more && self.known.lock().covers(from.used))
@@ -106,7 +106,7 @@ impl StreamCore {
             Err(error) => Err(error),
         };
         taken.map_err(|error| self.refused(site, &error))?;
-        Ok(Ordered { holds: true, by_driver })
+        Ok(Ordered { took_ticket: true, by_driver })
     }
 
     /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of
@@ -208,7 +208,7 @@ impl StreamCore {
     /// markers is not notified: the next marker stands for this ticket too, unless each op has its
     /// own.
     pub(crate) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
-        if !self.device.signalled || state.raw.marks_every_op() {
+        if !self.device.signalled || state.raw.signals_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
         state.ensure_not_lost()?;
@@ -242,15 +242,15 @@ impl StreamCore {
     /// Like [`submit_edge`](Self::submit_edge), for a point that the host opens.
     #[cold]
     pub(super) fn submit_gate(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
-        if state.held.is_none() && point.timeline.reached(point.ticket) {
+        if state.backlog.is_none() && point.timeline.reached(point.ticket) {
             return Ok(());
         }
         // A task that awaits the newest ticket does not wait for the edge.
         self.before_submit(state);
         let (ticket, command) = (state.issued + 1, Command::Edge(point));
         let submission = Submission { ticket, site, command, claims: None };
-        if let Some(held) = &mut state.held {
-            return held.submit(submission);
+        if let Some(backlog) = &mut state.backlog {
+            return backlog.submit(submission);
         }
         // SAFETY: a wait names no address.
         unsafe { state.raw.submit(submission) }

@@ -173,13 +173,13 @@ impl StreamCore {
             forgotten.unwrap_or_default().run();
             return Err(self.refused(op.site, &error));
         }
-        if let Some(held) = &mut state.held {
-            held.note_operands(&self.device, accesses);
+        if let Some(backlog) = &mut state.backlog {
+            backlog.note_operands(&self.device, accesses);
         }
         if unmarks {
             order::overwritten(accesses);
         }
-        let place = Place { holds: true, ..Place::at(ticket, state.stated.clone()) };
+        let place = Place { is_of_call: true, ..Place::at(ticket, state.stated.clone()) };
         drop(state);
         if !entered.findings.is_empty() {
             self.warn_of(op.site, accesses, &entered.findings);

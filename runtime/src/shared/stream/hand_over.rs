@@ -1,11 +1,11 @@
 //! The hand-over of held-back work to the driver.
 //!
-//! It runs on `warpline-pin` and `warpline-submit`. The rules are in `held.rs`.
+//! It runs on `warpline-pin` and `warpline-submit`. The rules are in `backlog.rs`.
 
+use super::backlog::{After, Backlog, Item, Work};
 use super::coming::Recorded;
 use super::core::{State, StreamCore};
-use super::held::{After, HeldBack, Item, Work};
-use super::unwritten::{HeldOperand, Unwritten};
+use super::unwritten::{BacklogOperand, Unwritten};
 use crate::background;
 use crate::memory::HostEnd;
 use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
@@ -65,29 +65,29 @@ impl StreamCore {
     fn hand_over_what_is_ready(&self) -> Vec<Arc<StreamCore>> {
         let mut left = Left::default();
         let mut state = self.state.lock();
-        let Some(mut held) = state.held.take() else { return Vec::new() };
-        while let Some(item) = held.next() {
+        let Some(mut backlog) = state.backlog.take() else { return Vec::new() };
+        while let Some(item) = backlog.next() {
             left.moved = true;
             match item {
                 Item::Marker(ticket) => {
                     state.raw.signal(ticket);
-                    held.marked = ticket;
+                    backlog.marker_at = ticket;
                 }
                 Item::Event(coming) => {
-                    let (event, unwritten) = (state.raw.record(), held.unwritten.clone());
+                    let (event, unwritten) = (state.raw.record(), backlog.unwritten.clone());
                     left.followers.extend(coming.fill(Recorded { event, unwritten }));
                 }
-                Item::Work(work) => self.hand_over_work(&mut state, &mut held, *work, &mut left),
+                Item::Work(work) => self.hand_over_work(&mut state, &mut backlog, *work, &mut left),
             }
         }
-        if left.moved && held.queue.is_empty() {
+        if left.moved && backlog.queue.is_empty() {
             self.late_ends();
         }
-        if !held.queue.is_empty() {
-            held.watch(&state.core);
+        if !backlog.queue.is_empty() {
+            backlog.watch(&state.core);
         }
-        if !held.queue.is_empty() || held.lost.is_some() {
-            state.held = Some(held);
+        if !backlog.queue.is_empty() || backlog.lost.is_some() {
+            state.backlog = Some(backlog);
         }
         drop(state);
         let Left { followers, memory, unseen, streams, moved, abandoned_after } = left;
@@ -113,12 +113,12 @@ impl StreamCore {
         followers
     }
 
-    fn hand_over_work(&self, state: &mut State, held: &mut HeldBack, work: Work, left: &mut Left) {
+    fn hand_over_work(&self, state: &mut State, backlog: &mut Backlog, work: Work, left: &mut Left) {
         let Work { mut submission, after, operands, others } = work;
         let (ticket, site) = (submission.ticket, submission.site);
         // Mostly nothing was left unwritten. The memory is then not held here, so it is free as
         // soon as its last handle is dropped.
-        let known = if held.unwritten.is_empty() { Vec::new() } else { alive(&operands) };
+        let known = if backlog.unwritten.is_empty() { Vec::new() } else { alive(&operands) };
         let is_edge = matches!(submission.command, Command::Edge(_));
         let is_wait = submission.command.holds_until().is_some();
         let ready = match after {
@@ -139,7 +139,7 @@ impl StreamCore {
                 let Recorded { event, unwritten } = coming.get();
                 match (event, &mut submission.command) {
                     (Ok(event), Command::Wait(point) | Command::Edge(point)) => {
-                        self.take_over(state, held, &unwritten, is_edge);
+                        self.take_over(state, backlog, &unwritten, is_edge);
                         point.event = event;
                         Ok(())
                     }
@@ -151,7 +151,7 @@ impl StreamCore {
                 let outcome = place.outcome().expect("only items that are ready are handed over");
                 if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {
                     // It does not matter here whether the driver could record the event.
-                    self.take_over(state, held, &coming.get().unwritten, is_edge);
+                    self.take_over(state, backlog, &coming.get().unwritten, is_edge);
                 }
                 left.streams.push(place.stream);
                 // Nothing is left to wait for, and this driver does not know that timeline.
@@ -162,7 +162,7 @@ impl StreamCore {
                 outcome
             }
         };
-        let ready = ready.and_then(|()| match held.unwritten.read_by(&operands) {
+        let ready = ready.and_then(|()| match backlog.unwritten.read_by(&operands) {
             Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
             None => others.iter().try_for_each(|(device, health)| self.needs(site, *device, health.fault())),
         });
@@ -184,16 +184,16 @@ impl StreamCore {
             }
         };
         match submitted {
-            Ok(()) => held.unwritten.overwritten_by(&operands, &known),
-            Err(error) if is_wait => self.give_up_waiting(state, held, (site, ticket), &error, left),
+            Ok(()) => backlog.unwritten.overwritten_by(&operands, &known),
+            Err(error) if is_wait => self.give_up_waiting(state, backlog, (site, ticket), &error, left),
             Err(error) => {
-                let error = self.mark_late(state, held, &operands, error.at(site), halfway, left);
+                let error = self.mark_late(state, backlog, &operands, error.at(site), halfway, left);
                 let is_fault = error.kind() == ErrorKind::Fault;
                 let unseen = self.refuse_late(ticket, error);
                 // A fault concerns every op, and the device reports it.
                 left.unseen.extend(unseen.filter(|_| !is_fault));
                 if !self.device.signalled && !halfway {
-                    self.complete_refused(state, held, (site, ticket), left);
+                    self.complete_refused(state, backlog, (site, ticket), left);
                 }
             }
         }
@@ -202,8 +202,8 @@ impl StreamCore {
 
     /// Notes what late refusals before an awaited place left unwritten. A stated wait takes over
     /// their marks too.
-    fn take_over(&self, state: &mut State, held: &mut HeldBack, unwritten: &Unwritten, is_edge: bool) {
-        held.unwritten.merge(unwritten);
+    fn take_over(&self, state: &mut State, backlog: &mut Backlog, unwritten: &Unwritten, is_edge: bool) {
+        backlog.unwritten.merge(unwritten);
         if !is_edge && state.marks.merge(&unwritten.marks) {
             self.change_version(state);
         }
@@ -234,13 +234,13 @@ impl StreamCore {
     fn mark_late(
         &self,
         state: &mut State,
-        held: &mut HeldBack,
-        operands: &[HeldOperand],
+        backlog: &mut Backlog,
+        operands: &[BacklogOperand],
         error: Error,
         halfway: bool,
         left: &mut Left,
     ) -> Error {
-        let is_written = |operand: &HeldOperand| operand.access.writes() && !operand.range.is_empty();
+        let is_written = |operand: &BacklogOperand| operand.access.writes() && !operand.range.is_empty();
         let not_written: Vec<_> = operands.iter().filter(|operand| is_written(operand)).cloned().collect();
         let with_handles = alive(&not_written);
         left.memory.extend(with_handles.iter().cloned());
@@ -254,25 +254,31 @@ impl StreamCore {
         if not_written.is_empty() || !leaves_a_mark(error.kind()) {
             return error;
         }
-        held.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error);
+        backlog.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error);
         // A closed stream carries no marks.
         if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
             let mark = Mark::new(self.id, order::cause(&error));
             order::mark(&written, &mark, true);
-            held.unwritten.add_mark(mark);
+            backlog.unwritten.add_mark(mark);
             return error;
         }
         let mark = state.marks.mark_for(self.id, order::cause(&error));
         order::mark(&written, &mark, false);
         state.marks.add(mark.clone());
-        held.unwritten.add_mark(mark.clone());
+        backlog.unwritten.add_mark(mark.clone());
         self.change_version(state);
         error.ending(mark)
     }
 
     /// Makes a device that completes each op reach the ticket of an op that it refused (rule 5).
     #[cold]
-    fn complete_refused(&self, state: &mut State, held: &mut HeldBack, of: (Site, Ticket), left: &mut Left) {
+    fn complete_refused(
+        &self,
+        state: &mut State,
+        backlog: &mut Backlog,
+        of: (Site, Ticket),
+        left: &mut Left,
+    ) {
         let submission = Submission { ticket: of.1, site: of.0, command: Command::Elided, claims: None };
         // SAFETY: the command names no address.
         let submitted = unsafe { state.raw.submit(submission) };
@@ -280,7 +286,7 @@ impl StreamCore {
             && self.device.health.fault().is_none()
         {
             let error = self.refused(of.0, &error);
-            self.give_up_waiting(state, held, of, &error, left);
+            self.give_up_waiting(state, backlog, of, &error, left);
         }
     }
 
@@ -290,13 +296,13 @@ impl StreamCore {
     fn give_up_waiting(
         &self,
         state: &mut State,
-        held: &mut HeldBack,
+        backlog: &mut Backlog,
         of: (Site, Ticket),
         error: &Error,
         left: &mut Left,
     ) {
         let (site, last) = (of.0, of.1 - 1);
-        if self.device.signalled && held.marked < last {
+        if self.device.signalled && backlog.marker_at < last {
             state.raw.signal(last);
         }
         left.abandoned_after = Some(last);
@@ -311,7 +317,7 @@ impl StreamCore {
         };
         let error = Error::new(kind, text).caused_like(error);
         let mark = Mark::new(self.id, order::cause(&error));
-        for item in held.queue.drain(..) {
+        for item in backlog.queue.drain(..) {
             match item {
                 Item::Work(work) => {
                     // The mark is for everybody: the stream counts as finished once it is idle, and
@@ -329,21 +335,21 @@ impl StreamCore {
                 }
                 Item::Event(coming) => {
                     let (event, unwritten) =
-                        (Err(DriverError::Refused((&error).into())), held.unwritten.clone());
+                        (Err(DriverError::Refused((&error).into())), backlog.unwritten.clone());
                     left.followers.extend(coming.fill(Recorded { event, unwritten }));
                 }
                 Item::Marker(_) => {}
             }
         }
-        held.lost = Some(DriverError::Refused((&error).into()));
+        backlog.lost = Some(DriverError::Refused((&error).into()));
         left.unseen.push(error.clone());
         self.timeline.give_up(error);
     }
 }
 
 /// Returns the operands whose memory still exists.
-fn alive(operands: &[HeldOperand]) -> Vec<OwnedOperand<Arc<Allocation>>> {
-    let alive = |OwnedOperand { allocation, range, access }: &HeldOperand| {
+fn alive(operands: &[BacklogOperand]) -> Vec<OwnedOperand<Arc<Allocation>>> {
+    let alive = |OwnedOperand { allocation, range, access }: &BacklogOperand| {
         Some(OwnedOperand { allocation: allocation.upgrade()?, range: *range, access: *access })
     };
     operands.iter().filter_map(alive).collect()

@@ -1,4 +1,4 @@
-//! Refusals of ops that the driver got after the call (`held.rs`), and the `Pending`s that fail
+//! Refusals of ops that the driver got after the call (`backlog.rs`), and the `Pending`s that fail
 //! with them.
 //!
 //! # Rules
@@ -65,8 +65,8 @@ impl StreamCore {
         None
     }
 
-    /// Returns the refusal of `ticket` to its own `Pending`, which marks it as seen if it returns
-    /// it.
+    /// Returns the refusal of `ticket` to its own `Pending`, which notes that it was seen if it
+    /// returns it.
     #[inline]
     pub(crate) fn late_refusal(&self, ticket: Ticket) -> Option<Error> {
         if self.late_matters.load(Ordering::Acquire) == NOTHING { None } else { self.find_late(ticket) }

@@ -17,7 +17,7 @@
 //!   function and a kernel's CPU form enqueue nothing at all;
 //! * while a test's gate is closed on any stream of the runtime: the calling thread may be the one
 //!   that opens it;
-//! * behind work that waits on the host for another backend (`held.rs`);
+//! * behind work that waits on the host for another backend (`backlog.rs`);
 //! * in a capture, which runs nothing.
 //!
 //! # What remains
@@ -74,7 +74,7 @@ impl StreamCore {
     pub(super) fn wait_for_launch(&self, op: &Op<'_>, ticket: Ticket) -> Result<()> {
         let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
         let behind_a_gate = || self.device.runtime.closed_gates.0.load(Ordering::Relaxed) > 0;
-        if !is_waited_for || !reentry::may_block() || behind_a_gate() || self.state.lock().holds_back() {
+        if !is_waited_for || !reentry::may_block() || behind_a_gate() || self.state.lock().has_backlog() {
             return Ok(());
         }
         let has_run = || self.timeline.reached(ticket);

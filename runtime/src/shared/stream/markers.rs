@@ -11,33 +11,33 @@ impl Serve for State {
     fn serve(&mut self, ticket: Ticket) {
         // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
         // marker.
-        if ticket > self.marked && self.marked < self.issued && self.foreign.is_none() {
-            self.mark();
+        if ticket > self.marker_at && self.marker_at < self.issued && self.foreign.is_none() {
+            self.write_marker();
         }
     }
 }
 
 impl State {
     /// Makes sure that all work so far has a marker.
-    pub(crate) fn mark_newest(&mut self) {
-        if self.marked < self.issued {
-            self.mark();
+    pub(crate) fn write_newest_marker(&mut self) {
+        if self.marker_at < self.issued {
+            self.write_marker();
         }
     }
 
-    pub(crate) fn mark(&mut self) {
+    pub(crate) fn write_marker(&mut self) {
         if !self.puts_marker_off() {
             if !self.raw.may_signal() {
-                return self.have_marked();
+                return self.have_marker_written();
             }
             self.raw.signal(self.issued);
         }
-        self.marked = self.issued;
+        self.marker_at = self.issued;
     }
 
     /// Leaves the marker to a thread that may write it.
     #[cold]
-    fn have_marked(&self) {
+    fn have_marker_written(&self) {
         let (core, ticket) = (self.core.clone(), self.issued);
         background::detach(move || {
             if let Some(core) = core.upgrade() {
@@ -48,11 +48,11 @@ impl State {
 }
 
 impl StreamCore {
-    /// Notes that a `Pending` of this ticket is held.
+    /// Notes that a `Pending` was made for this ticket.
     #[inline]
-    pub(crate) fn hold(&self, ticket: Ticket) {
+    pub(crate) fn note_awaited(&self, ticket: Ticket) {
         if self.device.signalled {
-            self.held.store(ticket, Ordering::Relaxed);
+            self.awaited.store(ticket, Ordering::Relaxed);
         }
     }
 
@@ -70,16 +70,16 @@ impl StreamCore {
     /// call this at the same time, it may name another ticket. Then an unneeded marker is written,
     /// and none is left out.
     #[inline]
-    pub(crate) fn let_go(&self, ticket: Ticket) {
-        if self.device.signalled && self.held.load(Ordering::Relaxed) == ticket {
-            self.let_go.store(ticket, Ordering::Relaxed);
+    pub(crate) fn note_passed_on(&self, ticket: Ticket) {
+        if self.device.signalled && self.awaited.load(Ordering::Relaxed) == ticket {
+            self.passed_on.store(ticket, Ordering::Relaxed);
         }
     }
 
-    /// Returns whether the `Pending` of this ticket, the newest, is held.
+    /// Returns whether this ticket, the newest, has a `Pending`.
     #[inline]
-    pub(super) fn is_held(&self, ticket: Ticket) -> bool {
-        self.held.load(Ordering::Relaxed) == ticket && self.let_go.load(Ordering::Relaxed) != ticket
+    pub(super) fn is_awaited(&self, ticket: Ticket) -> bool {
+        self.awaited.load(Ordering::Relaxed) == ticket && self.passed_on.load(Ordering::Relaxed) != ticket
     }
 
     /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's

@@ -6,11 +6,13 @@
 //! | `enqueue` | from an op with its accesses to a ticket |
 //! | `edges`, `place`, `markers` | waits on the device, points on the timeline, and their markers |
 //! | `refusals`, `unwritten`, `late` | bytes whose write was refused, at the call or later |
-//! | `held`, `coming` | work that waits on the host for page-locked memory, and events behind it |
+//! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it
+//! |
 //! | `captured` | streams that a capture records |
 //! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 //! | `launch_blocking` | waiting for each op, for debugging |
 
+pub(crate) mod backlog;
 mod captured;
 mod coming;
 mod core;
@@ -19,7 +21,6 @@ mod enqueue;
 mod foreign_turns;
 mod hand_over;
 mod handle;
-pub(crate) mod held;
 mod late;
 pub(crate) mod launch_blocking;
 mod markers;

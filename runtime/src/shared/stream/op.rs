@@ -1,6 +1,6 @@
 //! An op about to be enqueued: its accesses, and how they are checked.
 
-use super::held::After;
+use super::backlog::After;
 use crate::order::Site;
 use crate::shared::Operand;
 use warpline_driver::timeline::{Keep, Ticket};

@@ -26,7 +26,7 @@ pub(crate) struct Place {
     pub(crate) clock: Clock,
     /// True if the place is that of the call which took the ticket. A `Pending` of it then keeps
     /// the ticket's marker due.
-    pub(crate) holds: bool,
+    pub(crate) is_of_call: bool,
     /// True if the place is in a capture, where nothing runs. The ticket is then the number of a
     /// step.
     pub(crate) captured: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 impl Place {
     #[inline]
     pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
-        Place { ticket, clock, holds: false, captured: false }
+        Place { ticket, clock, is_of_call: false, captured: false }
     }
 
     pub(crate) fn captured(number: Ticket) -> Self {
@@ -134,10 +134,10 @@ impl StreamCore {
         if !self.timeline.reached(used.ticket) && (is_new || !implied(used)) {
             if !by_event && self.device.signalled && state.foreign.is_none() {
                 // Now, since a marker behind later work would make the waiter wait for that too.
-                state.mark_newest();
+                state.write_newest_marker();
             }
-            match &mut state.held {
-                Some(held) => coming = Some(held.record(&state.core)?),
+            match &mut state.backlog {
+                Some(backlog) => coming = Some(backlog.record(&state.core)?),
                 None if by_event => event = state.raw.record()?,
                 None => {}
             }

@@ -21,7 +21,7 @@ pub(super) struct Unwritten {
 ///
 /// Its memory may have no handle any more: a temporary of an op that consists of several. It still
 /// has its identity, since a `Weak` keeps the address from being used again.
-pub(super) type HeldOperand = OwnedOperand<Weak<Allocation>>;
+pub(super) type BacklogOperand = OwnedOperand<Weak<Allocation>>;
 
 #[derive(Clone)]
 struct Piece {
@@ -31,7 +31,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn is_of(&self, operand: &HeldOperand) -> bool {
+    fn is_of(&self, operand: &BacklogOperand) -> bool {
         self.allocation.ptr_eq(&operand.allocation)
     }
 }
@@ -42,7 +42,7 @@ impl Unwritten {
     }
 
     /// Adds the bytes that an op refused with `error` would have written.
-    pub(crate) fn add(&mut self, written: &[&HeldOperand], error: &Error) {
+    pub(crate) fn add(&mut self, written: &[&BacklogOperand], error: &Error) {
         self.pieces.extend(written.iter().map(|operand| Piece {
             allocation: operand.allocation.clone(),
             range: operand.range,
@@ -56,7 +56,7 @@ impl Unwritten {
 
     /// Returns the error of unwritten bytes that an op with these operands would read, if it would
     /// read any.
-    pub(super) fn read_by(&self, operands: &[HeldOperand]) -> Option<&Error> {
+    pub(super) fn read_by(&self, operands: &[BacklogOperand]) -> Option<&Error> {
         let reads = |piece: &&Piece| {
             let mut reads = operands.iter().filter(|operand| operand.access.reads());
             reads.any(|operand| piece.is_of(operand) && piece.range.overlaps(&operand.range))
@@ -68,13 +68,13 @@ impl Unwritten {
     /// `alive` are those whose memory still has a handle.
     pub(super) fn overwritten_by(
         &mut self,
-        operands: &[HeldOperand],
+        operands: &[BacklogOperand],
         alive: &[OwnedOperand<Arc<Allocation>>],
     ) {
         if self.pieces.is_empty() {
             return;
         }
-        let reads = |written: &HeldOperand| {
+        let reads = |written: &BacklogOperand| {
             let mut reads = operands.iter().filter(|operand| operand.access.reads());
             reads.any(|operand| {
                 operand.allocation.ptr_eq(&written.allocation) && operand.range.overlaps(&written.range)

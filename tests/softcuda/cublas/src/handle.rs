@@ -22,10 +22,10 @@ pub(crate) struct Handle {
     pub(crate) math_mode: i32,
 }
 
-type Place = &'static Mutex<Option<Handle>>;
+type Slot = &'static Mutex<Option<Handle>>;
 
 /// The places of all handles. Handle n is the n-th of them, from 1.
-static HANDLES: Mutex<Vec<Place>> = Mutex::new(Vec::new());
+static HANDLES: Mutex<Vec<Slot>> = Mutex::new(Vec::new());
 
 /// Creates a handle in the current context.
 pub(crate) fn create() -> Outcome<u64> {

@@ -21,7 +21,7 @@ pub(crate) struct Order {
 
 /// The place of a node among those that can start: the smallest goes first. The last part is the
 /// number of the node.
-pub(crate) type Place = (i32, u64, usize);
+pub(crate) type Rank = (i32, u64, usize);
 
 #[derive(Clone, Copy)]
 enum OfEquals {
@@ -42,7 +42,7 @@ impl Order {
     }
 
     /// Returns the place of a node that can start after `step` nodes have ended.
-    pub(crate) fn place(self, node: usize, priority: i32, step: usize) -> Place {
+    pub(crate) fn place(self, node: usize, priority: i32, step: usize) -> Rank {
         let first = match self.of_equals {
             OfEquals::LastFirst => u64::MAX - node as u64,
             OfEquals::ByBranch => u64::MAX - step as u64,

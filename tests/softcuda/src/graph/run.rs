@@ -6,7 +6,7 @@
 //! the others pass. The launch stays at the front of its stream until no node is left, so that it
 //! is one piece of the stream's work.
 
-use super::order::{Order, Place};
+use super::order::{Order, Rank};
 use super::program::{Node, Program};
 use crate::op::Op;
 use crate::work::{HostRange, Ready};
@@ -22,9 +22,9 @@ pub(crate) struct Run {
     missing: Vec<usize>,
     /// The nodes that can start, by place. Each has the time when it was first asked, if it had to
     /// wait.
-    startable: BTreeMap<Place, Option<Instant>>,
+    startable: BTreeMap<Rank, Option<Instant>>,
     /// The node that [`ready`](Self::ready) chose, or that has begun.
-    chosen: Option<Place>,
+    chosen: Option<Rank>,
     ended: usize,
 }
 

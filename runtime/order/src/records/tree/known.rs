@@ -1,6 +1,6 @@
 //! What a node knows of its records, and the records that a search is about.
 
-use super::place::Axis;
+use super::position::Axis;
 use crate::clock::Use;
 use crate::range::ByteRange;
 use crate::records::Record;

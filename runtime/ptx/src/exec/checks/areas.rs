@@ -2,7 +2,7 @@
 
 use super::super::memory::{Region, Regions};
 use super::bits::Bits;
-use super::report::Place;
+use super::report::NamedByte;
 use super::shadow::Words;
 
 /// The bytes of an area of memory that no region declares.
@@ -97,11 +97,11 @@ impl Areas {
     }
 
     /// Returns the region that contains an address, or the bare address if none does.
-    pub(super) fn place(&self, address: u64) -> Place {
+    pub(super) fn place(&self, address: u64) -> NamedByte {
         let has = |region: &&Region| region.start <= address && address - region.start < region.len_bytes;
         match self.regions.iter().find(has) {
-            Some(region) => Place::Region { region: region.clone(), address },
-            None => Place::Address(address),
+            Some(region) => NamedByte::Region { region: region.clone(), address },
+            None => NamedByte::Address(address),
         }
     }
 

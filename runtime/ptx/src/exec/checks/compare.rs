@@ -11,7 +11,7 @@ use super::super::warp::Lanes;
 use super::Failure;
 use super::bits::Bits;
 use super::order::{Clocks, ClusterClocks, Thread};
-use super::report::{Earlier, Place, Race, Relation};
+use super::report::{Earlier, NamedByte, Race, Relation};
 use super::shadow::{Record, Words};
 use super::suspects::Finding;
 use crate::text::speculation::may_be_unused;
@@ -252,7 +252,7 @@ pub(super) fn describe(
     (lane, address, problem): (usize, u64, Problem),
     now: &Now<'_, '_>,
     mask: Mask,
-    place: impl FnOnce(u64) -> Place,
+    place: impl FnOnce(u64) -> NamedByte,
 ) -> Failure {
     let Problem::Race { earlier, is_write } = problem else {
         return (lane, FaultKind::Uninitialised { place: place(address), bytes: now.moved.all_bytes() });
@@ -291,17 +291,17 @@ pub(super) fn describe(
     (lane, FaultKind::Race(Box::new(race)))
 }
 
-pub(super) fn shared_place(now: &Now<'_, '_>, address: u64) -> Place {
+pub(super) fn shared_place(now: &Now<'_, '_>, address: u64) -> NamedByte {
     let cluster = now.context.cluster;
     let (rank, offset) = cluster.place(address).unwrap_or_default();
     let variables = now.context.launch.code.shared_variables.iter();
     let has = |(start, len, _): &&(u64, u64, String)| (*start..start + len).contains(&offset);
     let variable = variables.rev().find(has).map(|(start, _, name)| (name.clone(), *start));
-    Place::Shared { offset, variable, block: (rank != cluster.rank).then_some(rank) }
+    NamedByte::Shared { offset, variable, block: (rank != cluster.rank).then_some(rank) }
 }
 
-pub(super) fn local_place(now: &Now<'_, '_>, address: u64) -> Place {
-    Place::Local { offset: (address - now.lanes.local_of(0)) % now.lanes.local_stride }
+pub(super) fn local_place(now: &Now<'_, '_>, address: u64) -> NamedByte {
+    NamedByte::Local { offset: (address - now.lanes.local_of(0)) % now.lanes.local_stride }
 }
 
 /// A load whose value may stay unused, with something wrong.

@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Race {
     /// The first byte that both access.
-    pub place: Place,
+    pub place: NamedByte,
     /// The later access, by the thread that the fault names: a read or a write.
     pub access: Access,
     /// True if the later access is atomic or volatile.
@@ -54,7 +54,7 @@ pub enum Relation {
 
 /// A byte of memory, by the operand or variable that has it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum NamedByte {
     /// Memory of an operand or a variable.
     Region {
         /// The operand or variable.
@@ -80,17 +80,17 @@ pub enum Place {
     Address(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NamedByte {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Region { region, address } => {
+            NamedByte::Region { region, address } => {
                 let (offset, name) = (address - region.start, &region.name);
                 match u64::from(region.element_bytes) {
                     0 => write!(f, "byte {offset} of {name}"),
                     size => write!(f, "element {} of {name}", offset / size),
                 }
             }
-            Place::Shared { offset, variable, block } => {
+            NamedByte::Shared { offset, variable, block } => {
                 match variable {
                     Some((name, start)) => {
                         write!(f, "byte {} of the shared variable {}", offset - start, short(name))?;
@@ -99,8 +99,8 @@ impl fmt::Display for Place {
                 }
                 block.map_or(Ok(()), |rank| write!(f, " of block {rank} of its cluster"))
             }
-            Place::Local { offset } => write!(f, "byte {offset} of local memory"),
-            Place::Address(address) => write!(f, "address {address:#x}"),
+            NamedByte::Local { offset } => write!(f, "byte {offset} of local memory"),
+            NamedByte::Address(address) => write!(f, "address {address:#x}"),
         }
     }
 }

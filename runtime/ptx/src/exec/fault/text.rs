@@ -1,6 +1,6 @@
 //! The texts of the failures of a running kernel.
 
-use super::super::checks::report::{Place, short};
+use super::super::checks::report::{NamedByte, short};
 use super::super::control::BARRIERS;
 use super::super::memory::{Access, Region};
 use super::super::registers::LANES;
@@ -162,7 +162,7 @@ impl fmt::Display for FaultKind {
             FaultKind::Race(race) => race.fmt(f),
             FaultKind::Uninitialised { place, bytes } => {
                 let barrier = match place {
-                    Place::Shared { block: Some(_), .. } => "the barrier of the cluster (cluster.sync())",
+                    NamedByte::Shared { block: Some(_), .. } => "the barrier of the cluster (cluster.sync())",
                     _ => "a barrier",
                 };
                 write!(

@@ -2,7 +2,7 @@
 
 use crate::exec::dependence::{Fields, Way};
 use crate::exec::effect::Effect;
-use crate::exec::matrix::{self, Element, Fragment, Matrix, Place};
+use crate::exec::matrix::{self, Element, Fragment, Matrix, Spread};
 use crate::exec::op::{Op, Row, Run};
 use crate::exec::registers::{Kind, Literal};
 use crate::exec::vote::Form;
@@ -113,7 +113,7 @@ impl<'m> Lowering<'m> {
             return Err(self.refused(instruction));
         }
         let operands = &instruction.operands;
-        let place = |place: Place| if is_wmma { Place::Repeated } else { place };
+        let place = |place: Spread| if is_wmma { Spread::Repeated } else { place };
         let fragment = |element, rows, columns, at| Fragment {
             element,
             rows,
@@ -121,10 +121,10 @@ impl<'m> Lowering<'m> {
             place: place(at),
             registers: Vec::new(),
         };
-        let mut d = fragment(d, m, n, Place::Sum);
-        let mut a = fragment(a, m, k, Place::A);
-        let mut b = fragment(b, k, n, Place::B);
-        let mut c = fragment(c, m, n, Place::Sum);
+        let mut d = fragment(d, m, n, Spread::Sum);
+        let mut a = fragment(a, m, k, Spread::A);
+        let mut b = fragment(b, k, n, Spread::B);
+        let mut c = fragment(c, m, n, Spread::Sum);
         self.fill(&mut a, self.operand(operands, 1)?, false)?;
         self.fill(&mut b, self.operand(operands, 2)?, false)?;
         self.fill(&mut c, self.operand(operands, 3)?, false)?;
@@ -145,7 +145,7 @@ impl<'m> Lowering<'m> {
         fragment.registers = self.matrix_registers(&elements, kind, is_result)?;
         let (found, needed) = (fragment.registers.len(), fragment.needed());
         let is_enough = match fragment.place {
-            Place::Repeated => found >= needed,
+            Spread::Repeated => found >= needed,
             _ => found == needed,
         };
         if is_enough {
@@ -190,7 +190,8 @@ impl<'m> Lowering<'m> {
         let is_load = op.has("load");
         let is_by_columns = op.has("col");
         let (registers, memory) = if is_load { (0, 1) } else { (1, 0) };
-        let mut fragment = Fragment { element, rows, columns, place: Place::Repeated, registers: Vec::new() };
+        let mut fragment =
+            Fragment { element, rows, columns, place: Spread::Repeated, registers: Vec::new() };
         self.fill(&mut fragment, self.operand(operands, registers)?, is_load)?;
         let (a, window) = self.address_row(self.operand(operands, memory)?, self.window_of(op))?;
         let stride = match operands.get(2) {

@@ -72,7 +72,7 @@ use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health, Result, S
 /// A stream's work that the driver does not have yet. It is empty only while it is created or
 /// handed over.
 #[derive(Default)]
-pub(crate) struct HeldBack {
+pub(crate) struct Backlog {
     pub(super) queue: VecDeque<Item>,
     /// The condition that the next submission waits for.
     after: Option<After>,
@@ -81,7 +81,7 @@ pub(crate) struct HeldBack {
     /// The waker of the first item, in the waiting list of the stream that the item waits for.
     watched: Option<Registration>,
     /// The newest ticket whose marker the driver has.
-    pub(super) marked: Ticket,
+    pub(super) marker_at: Ticket,
     /// The reason why the stream was abandoned. The queue is then empty for good.
     pub(super) lost: Option<DriverError>,
 }
@@ -182,50 +182,51 @@ impl State {
     /// Makes the next submission, and all work behind it, wait for `after`.
     #[cold]
     pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
-        if self.held.is_none() {
+        if self.backlog.is_none() {
             // Earlier work does not depend on what this work waits for, so awaiting it must not
             // either.
-            self.mark_newest();
+            self.write_newest_marker();
             core.late_begins();
         }
-        let marked = self.marked;
-        let held = self.held.get_or_insert_with(|| Box::new(HeldBack { marked, ..HeldBack::default() }));
-        if held.lost.is_some() {
+        let marker_at = self.marker_at;
+        let backlog =
+            self.backlog.get_or_insert_with(|| Box::new(Backlog { marker_at, ..Backlog::default() }));
+        if backlog.lost.is_some() {
             return;
         }
-        held.after = Some(after);
-        if held.queue.is_empty() {
-            held.watch(&self.core);
+        backlog.after = Some(after);
+        if backlog.queue.is_empty() {
+            backlog.watch(&self.core);
         }
     }
 
     /// Defers a marker of the newest ticket, if something is held back. Returns whether it did.
     #[inline]
     pub(super) fn puts_marker_off(&mut self) -> bool {
-        let Some(held) = &mut self.held else { return false };
+        let Some(backlog) = &mut self.backlog else { return false };
         // Of an abandoned stream, ops that never reached the driver would count as reached.
-        if held.lost.is_none() {
-            held.queue.push_back(Item::Marker(self.issued));
+        if backlog.lost.is_none() {
+            backlog.queue.push_back(Item::Marker(self.issued));
         }
         true
     }
 
     /// Returns true if work waits on the host.
-    pub(crate) fn holds_back(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.lost.is_none())
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| backlog.lost.is_none())
     }
 
     /// Returns the reason why the stream was abandoned, if it was.
     #[inline]
     pub(super) fn ensure_not_lost(&self) -> Result<(), DriverError> {
-        match &self.held {
-            Some(held) => held.ensure_not_lost(),
+        match &self.backlog {
+            Some(backlog) => backlog.ensure_not_lost(),
             None => Ok(()),
         }
     }
 }
 
-impl HeldBack {
+impl Backlog {
     fn ensure_not_lost(&self) -> Result<(), DriverError> {
         self.lost.clone().map_or(Ok(()), Err)
     }
@@ -262,7 +263,7 @@ impl HeldBack {
         }
     }
 
-    /// Defers an event that marks the queue's end.
+    /// Defers an event at the queue's end.
     #[cold]
     pub(crate) fn record(&mut self, stream: &Weak<StreamCore>) -> Result<Arc<Coming>, DriverError> {
         self.ensure_not_lost()?;
@@ -314,12 +315,12 @@ impl StreamCore {
     /// # Errors
     /// `Reentrant` if this thread must not wait.
     pub(crate) fn wait_until_handed_over(self: &Arc<Self>, site: Site) -> Result<()> {
-        if !self.state.lock().holds_back() {
+        if !self.state.lock().has_backlog() {
             return Ok(());
         }
         self.may_block(site)?;
         self.block_until(MAX_TICKET, || {
-            !self.state.lock().holds_back() || self.device.health.fault().is_some()
+            !self.state.lock().has_backlog() || self.device.health.fault().is_some()
         });
         Ok(())
     }

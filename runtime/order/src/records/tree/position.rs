@@ -60,16 +60,16 @@ impl Axis {
         }
     }
 
-    pub(in crate::records) fn place(self, record: &Record) -> Place {
+    pub(in crate::records) fn place(self, record: &Record) -> Position {
         let Span { start, end } = self.span(&record.range);
-        Place { start, end, stream: record.used.stream, range: record.range }
+        Position { start, end, stream: record.used.stream, range: record.range }
     }
 }
 
 /// The position of a record in a tree. No two records of a tree have the same one, so exactly one
 /// leaf can have the record at a place, and no two leaves begin at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::records) struct Place {
+pub(in crate::records) struct Position {
     /// The start of the range's span.
     pub(in crate::records) start: u64,
     /// The end of the range's span.
@@ -79,5 +79,5 @@ pub(in crate::records) struct Place {
 }
 
 /// A place before all others.
-pub(in crate::records) const FIRST: Place =
-    Place { start: 0, end: 0, stream: StreamId(0), range: ByteRange::contiguous(0, 0) };
+pub(in crate::records) const FIRST: Position =
+    Position { start: 0, end: 0, stream: StreamId(0), range: ByteRange::contiguous(0, 0) };
