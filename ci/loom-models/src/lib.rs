@@ -19,6 +19,9 @@ mod health;
 #[path = "../../../runtime/cpu/src/idle.rs"]
 mod idle;
 #[cfg(test)]
+#[path = "../../../runtime/src/shared/stream/late.rs"]
+mod late;
+#[cfg(test)]
 #[path = "../../../runtime/order/src/ledger.rs"]
 mod ledger;
 #[cfg(test)]
@@ -38,7 +41,7 @@ mod timeline;
 mod watch;
 
 /// Stands in for the error type.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error;
 
 /// Stands in for the ticket type of the order check.
@@ -98,6 +101,7 @@ mod models {
     mod exit;
     mod following;
     mod idle;
+    mod late;
     mod ledger;
     mod line;
     mod strand;

@@ -2,7 +2,7 @@
 //! `crossbeam`'s.
 
 pub(crate) use loom::sync::MutexGuard;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::task::coop;
+use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::Registration;
 use warpline_driver::{Error, Result, reentry};
 
@@ -64,7 +65,7 @@ impl Awaited {
     #[inline]
     fn is_done(&self) -> Result<bool> {
         if self.is_of_call
-            && let Some(error) = self.core.late_refusal(self.place.ticket)
+            && let Some(error) = self.core.refusals.late.refusal(self.place.ticket)
         {
             return Err(error);
         }
@@ -175,7 +176,17 @@ impl Drop for Awaited {
         }
         if self.place.is_of_call {
             self.core.note_passed_on(self.place.ticket);
-            self.core.drop_late(self.place.ticket);
+            let is_reached = || self.core.timeline.reached(self.place.ticket);
+            if let Some(error) = self.core.refusals.late.drop_pending(self.place.ticket, is_reached) {
+                report_unless_seen(&self.core, &error);
+            }
         }
+    }
+}
+
+#[cold]
+fn report_unless_seen(core: &StreamCore, error: &Error) {
+    if !error.is_seen() {
+        core.note_unseen(error);
     }
 }

@@ -313,7 +313,7 @@ impl StreamCore {
             let epoch = panics.epoch();
             let panicked = || panics.end_on(core.id, here.ticket);
             let follows = || core.panic_before(&here, epoch, Concern::OfOthers);
-            core.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
+            core.refusals.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
         })
     }
 }

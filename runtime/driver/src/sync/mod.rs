@@ -1,16 +1,16 @@
 //! The atomics and locks of the code that `ci/loom-models` checks.
 //!
 //! These files name their primitives only through this module: `timeline/`, `exit.rs` and
-//! `health.rs` here, `delegation.rs` of the runtime, `strand.rs`, `idle.rs` and `line.rs` of the
-//! CPU device, and `completion/watch.rs` of CUDA devices. `ci/loom-models` can therefore compile
-//! the same files against loom's primitives.
+//! `health.rs` here, `delegation.rs` and `shared/stream/late.rs` of the runtime, `strand.rs`,
+//! `idle.rs` and `line.rs` of the CPU device, and `completion/watch.rs` of CUDA devices.
+//! `ci/loom-models` can therefore compile the same files against loom's primitives.
 
 mod parker;
 
 pub use parker::{Parker, Unparker};
 pub use parking_lot::{Mutex, MutexGuard};
 pub use std::sync::Arc;
-pub use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A sequentially consistent fence for one situation: since this thread's last store that other
 /// threads read, it has executed an atomic read-modify-write or another such fence.

@@ -186,7 +186,7 @@ impl State {
             // Earlier work does not depend on what this work waits for, so awaiting it must not
             // either.
             self.write_newest_marker();
-            core.late_begins();
+            core.refusals.late.begins();
         }
         let marker_at = self.marker_at;
         let backlog =

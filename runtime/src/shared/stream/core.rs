@@ -24,17 +24,17 @@
 //! `Stream` handle points directly to its core.
 
 use super::backlog::Backlog;
-use super::late::Late;
 use super::place::Place;
+use super::refusals::Refusals;
+use crate::background::{self, Duty};
 use crate::delegation::{DelegationLock, Locked};
 use crate::order::{Clock, MAX_TICKET, Marks, Named, Site, StreamId, Use};
 use crate::shared::panics::{Concern, Epoch, Reached};
 use crate::shared::{Capture, DeviceShared};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 use tokio::sync::Semaphore;
@@ -61,8 +61,6 @@ pub(crate) struct StreamCore {
     pub(crate) captured: AtomicBool,
     /// A copy of `State::closed` for readers that do not take the lock.
     closed: AtomicBool,
-    /// A hint that `late` has entries, or may soon have some (`late.rs`).
-    pub(super) late_matters: AtomicU8,
     pub(crate) priority: Priority,
     pub(crate) issued: AtomicU64,
     /// A semaphore with as many permits as ops may be in flight, and that number.
@@ -75,6 +73,7 @@ pub(crate) struct StreamCore {
     pub(super) seen_at: AtomicU64,
     /// The newest ticket whose clock the host has observed entirely.
     observed_at: AtomicU64,
+    pub(crate) refusals: Refusals,
     /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
     pub(crate) awaited: AtomicU64,
     /// The ticket in `awaited`, if its `Pending` was dropped or passed on.
@@ -82,11 +81,7 @@ pub(crate) struct StreamCore {
     /// The newest ticket that an event or a `synchronize` stands at. Kept only on devices that need
     /// markers.
     pub(super) stood_at: AtomicU64,
-    /// Errors that no caller has received, oldest first.
-    pub(crate) unseen: Mutex<VecDeque<Error>>,
     pub(crate) capture: Mutex<Option<Arc<Capture>>>,
-    /// Refusals that came after the call returned.
-    pub(super) late: Late,
     /// True if the driver's stream is borrowed: its owner may use it as soon as a call has
     /// returned.
     pub(crate) borrowed: bool,
@@ -188,9 +183,7 @@ impl StreamCore {
             awaited: AtomicU64::new(0),
             passed_on: AtomicU64::new(0),
             stood_at: AtomicU64::new(0),
-            unseen: Mutex::default(),
-            late_matters: AtomicU8::new(0),
-            late: Late::default(),
+            refusals: Refusals::default(),
             borrowed,
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
             closed: AtomicBool::new(false),
@@ -393,6 +386,31 @@ impl StreamCore {
         }
     }
 
+    #[cold]
+    pub(super) fn closed_error(&self, site: Site) -> Error {
+        let text =
+            format!("{}: the stream is closed, its lease has ended; lease another", site.on(&self.label));
+        Error::new(ErrorKind::Closed, text)
+    }
+
+    /// Returns the error of `site`'s work, which the driver refused.
+    #[cold]
+    pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
+        self.device.refused(&site.on(&self.label), error)
+    }
+
+    /// Keeps an error that no caller received for a `synchronize`
+    /// ([`keep_unseen`](Refusals::keep_unseen)), and reports it, as far as
+    /// [`error_not_awaited`](crate::report::error_not_awaited) does.
+    #[cold]
+    pub(crate) fn note_unseen(&self, error: &Error) {
+        let is_first = self.refusals.keep_unseen(error);
+        let (label, error) = (self.label.clone(), error.clone());
+        let report = move || crate::report::error_not_awaited(&label, &error, is_first);
+        // A subscriber may wait for work that this thread has yet to hand over.
+        if background::duty() == Duty::Submitting { background::detach(report) } else { report() }
+    }
+
     /// Returns the number of entries in the stated clock, for statistics.
     pub(crate) fn clock_len(&self) -> usize {
         let mut state = self.state.lock();
@@ -453,8 +471,7 @@ impl StreamCore {
         let last = state.issued;
         let marks = std::mem::take(&mut state.marks);
         drop((state, marks));
-        let unseen = std::mem::take(&mut *self.unseen.lock());
-        drop(unseen);
+        self.refusals.forget_unseen();
         if self.timeline.settle(last) {
             self.retire();
         } else {

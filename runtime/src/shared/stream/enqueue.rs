@@ -8,8 +8,8 @@ use super::core::{State, StreamCore};
 use super::op::{Build, Op, Peers};
 use super::place::{Place, Snapshot};
 use crate::order::{
-    self, Access, Asker, Conflict, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Named,
-    OrderMode, Refused, Site, Use, check_and_enter, overlap_within,
+    self, Access, Asker, Conflict, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Mark,
+    Named, OrderMode, Refused, Site, Use, check_and_enter, leaves_a_mark, overlap_within,
 };
 use crate::shared::{Allocation, Operand};
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Until};
 use warpline_driver::{
-    Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Point, Result,
+    Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Point, Result, reentry,
 };
 
 /// The maximum number of operands of one op.
@@ -413,6 +413,46 @@ impl StreamCore {
     #[cold]
     fn not_written(&self, op: &Op<'_>, error: Error) -> Error {
         self.mark(op.operands, error.at(op.site), op.halfway)
+    }
+
+    /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
+    /// Returns the error that ends the mark when it is looked at. `everybodys`: true if the bytes
+    /// may have changed, so that no op may read them.
+    #[cold]
+    pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
+        if self.is_captured() {
+            // A refused step of a capture fails the capture.
+            return error;
+        }
+        let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
+        let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
+        if error.kind() == ErrorKind::Fault {
+            // No op reads the memory of a device that has failed. What its op was to write
+            // elsewhere may have changed.
+            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
+            return error;
+        }
+        if written.is_empty() || !leaves_a_mark(error.kind()) {
+            return error;
+        }
+        if everybodys || self.device.runtime.mode == OrderMode::Wait {
+            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
+            return error;
+        }
+        if reentry::holds_a_device() {
+            return error;
+        }
+        let mut state = self.state.lock();
+        if state.closed {
+            return error;
+        }
+        let mark = state.marks.mark_for(self.id, order::cause(&error));
+        order::mark(&written, &mark, false);
+        state.marks.add(mark.clone());
+        self.change_version(&mut state);
+        drop(state);
+        error.ending(mark)
     }
 
     /// Returns whether an edge from `other` is possible: both are of one runtime.

@@ -81,7 +81,7 @@ impl StreamCore {
             }
         }
         if left.moved && backlog.queue.is_empty() {
-            self.late_ends();
+            self.refusals.late.ends();
         }
         if !backlog.queue.is_empty() {
             backlog.watch(&state.core);
@@ -189,7 +189,7 @@ impl StreamCore {
             Err(error) => {
                 let error = self.mark_late(state, backlog, &operands, error.at(site), halfway, left);
                 let is_fault = error.kind() == ErrorKind::Fault;
-                let unseen = self.refuse_late(ticket, error);
+                let unseen = self.refusals.late.refuse(ticket, error);
                 // A fault concerns every op, and the device reports it.
                 left.unseen.extend(unseen.filter(|_| !is_fault));
                 if !self.device.signalled && !halfway {

@@ -1,78 +1,29 @@
-//! The consequences of a refusal: its error, marks on unwritten bytes, and errors that no caller
-//! saw.
+//! The refusals of a stream's calls that the program may still have to hear of: late ones, for the
+//! `Pending`s that fail with them, and those that no caller received.
 
-use super::core::StreamCore;
-use crate::background::{self, Duty};
-use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
-use crate::shared::Operand;
-use smallvec::SmallVec;
-use std::sync::Arc;
+use super::late::Late;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{DriverError, Error, ErrorKind, reentry};
 
 /// The maximum number of errors that a stream keeps for `synchronize`, whose docs state it.
 const MOST_UNSEEN: usize = 64;
 
-impl StreamCore {
-    #[cold]
-    pub(super) fn closed_error(&self, site: Site) -> Error {
-        let text =
-            format!("{}: the stream is closed, its lease has ended; lease another", site.on(&self.label));
-        Error::new(ErrorKind::Closed, text)
-    }
+/// The refusals of a stream that the program has not seen. The locks are leaves.
+#[derive(Default)]
+#[repr(C)]
+pub(crate) struct Refusals {
+    pub(crate) late: Late,
+    /// Errors that no caller has received, oldest first.
+    unseen: Mutex<VecDeque<Error>>,
+}
 
-    /// Returns the error of `site`'s work, which the driver refused.
-    #[cold]
-    pub(crate) fn refused(&self, site: Site, error: &DriverError) -> Error {
-        self.device.refused(&site.on(&self.label), error)
-    }
-
-    /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
-    /// Returns the error that ends the mark when it is looked at. `everybodys`: true if the bytes
-    /// may have changed, so that no op may read them.
-    #[cold]
-    pub(crate) fn mark(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
-        if self.is_captured() {
-            // A refused step of a capture fails the capture.
-            return error;
-        }
-        let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
-        let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
-        if error.kind() == ErrorKind::Fault {
-            // No op reads the memory of a device that has failed. What its op was to write
-            // elsewhere may have changed.
-            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if written.is_empty() || !leaves_a_mark(error.kind()) {
-            return error;
-        }
-        if everybodys || self.device.runtime.mode == OrderMode::Wait {
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if reentry::holds_a_device() {
-            return error;
-        }
-        let mut state = self.state.lock();
-        if state.closed {
-            return error;
-        }
-        let mark = state.marks.mark_for(self.id, order::cause(&error));
-        order::mark(&written, &mark, false);
-        state.marks.add(mark.clone());
-        self.change_version(&mut state);
-        drop(state);
-        error.ending(mark)
-    }
-
-    /// Keeps an error that no caller received for a `synchronize`, unless the stream keeps the
-    /// maximum. The error drops the value that it would have handed back, such as a pinned buffer,
-    /// which other clients may wait for. Reports it, as far as
-    /// [`error_not_awaited`](crate::report::error_not_awaited) does.
-    #[cold]
-    pub(crate) fn note_unseen(&self, error: &Error) {
+impl Refusals {
+    /// Keeps an error that no caller received for a `synchronize`, unless the maximum is kept.
+    /// Returns whether it is the only one. The error drops the value that it would have handed
+    /// back, such as a pinned buffer, which other clients may wait for.
+    pub(super) fn keep_unseen(&self, error: &Error) -> bool {
         drop(error.take_given());
         let mut unseen = self.unseen.lock();
         unseen.retain(|error| !error.is_seen());
@@ -80,11 +31,7 @@ impl StreamCore {
         if unseen.len() < MOST_UNSEEN {
             unseen.push_back(error.clone());
         }
-        drop(unseen);
-        let (label, error) = (self.label.clone(), error.clone());
-        let report = move || crate::report::error_not_awaited(&label, &error, is_first);
-        // A subscriber may wait for work that this thread has yet to hand over.
-        if background::duty() == Duty::Submitting { background::detach(report) } else { report() }
+        is_first
     }
 
     /// Takes the oldest unseen error, which `synchronize` returns once.
@@ -92,5 +39,58 @@ impl StreamCore {
         let mut unseen = self.unseen.lock();
         unseen.retain(|error| !error.is_seen());
         unseen.pop_front()
+    }
+
+    /// Drops the unseen errors of a stream that closes.
+    pub(super) fn forget_unseen(&self) {
+        let unseen = std::mem::take(&mut *self.unseen.lock());
+        drop(unseen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpline_driver::ErrorKind;
+
+    fn error(number: usize) -> Error {
+        Error::new(ErrorKind::Full, number.to_string())
+    }
+
+    #[test]
+    fn unseen_errors_come_back_in_order_and_seen_ones_do_not() {
+        let refusals = Refusals::default();
+        let errors = [0, 1, 2].map(error);
+        let are_first = errors.each_ref().map(|error| refusals.keep_unseen(error));
+        assert_eq!(are_first, [true, false, false]);
+        errors[0].set_seen();
+        let taken = std::iter::from_fn(|| refusals.take_unseen()).map(|error| error.to_string());
+        assert_eq!(taken.collect::<Vec<_>>(), ["1", "2"]);
+        assert!(refusals.keep_unseen(&error(3)), "nothing was left");
+    }
+
+    #[test]
+    fn at_most_64_errors_are_kept_and_a_closing_stream_forgets_them() {
+        let refusals = Refusals::default();
+        (0..=MOST_UNSEEN).for_each(|number| _ = refusals.keep_unseen(&error(number)));
+        let taken: Vec<_> = std::iter::from_fn(|| refusals.take_unseen()).collect();
+        assert_eq!(taken.len(), MOST_UNSEEN);
+        assert_eq!(taken[0].to_string(), "0", "the oldest are kept");
+        refusals.keep_unseen(&error(0));
+        refusals.forget_unseen();
+        assert!(refusals.take_unseen().is_none());
+    }
+
+    #[test]
+    fn a_late_refusal_is_there_until_its_pending_is_dropped() {
+        let late = &Refusals::default().late;
+        late.begins();
+        assert!(late.refusal(1).is_none());
+        assert!(late.refuse(1, error(1)).is_none(), "its `Pending` may still look");
+        late.ends();
+        assert_eq!(late.refusal(1).expect("it was refused").to_string(), "1");
+        assert!(late.drop_pending(2, || true).is_none());
+        assert!(late.drop_pending(1, || true).is_some() && late.refusal(1).is_none());
+        assert!(late.is_empty());
     }
 }
