@@ -265,6 +265,57 @@ fn an_event_can_be_waited_for_while_it_is_recorded_although_its_stream_has_ended
 }
 
 #[test]
+fn an_event_hands_on_a_late_refusal_although_its_place_was_observed_before_it_was_recorded() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_with_slow_pinning(OrderMode::Deny);
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let [writer, reader] = [(); 2].map(|()| device.new_stream().unwrap());
+        let [x, y] = [(); 2].map(|()| writer.alloc::<f32>(LONG).unwrap());
+        let z = writer.alloc::<f32>(SHORT).unwrap();
+        reader.wait_stream(&writer);
+        let written = writer.write(&x, &vec![1.0; LONG]);
+        let mut filled = task::spawn(writer.fill(&z, 1.0));
+        // The marker is handed over before the event.
+        assert!(filled.poll().is_pending());
+        let event = writer.record_event();
+        let pause = driver.pause_next_record();
+        driver.refuse_pinning();
+        pause.wait();
+        driver.reach_markers();
+        assert!(filled.poll().is_ready(), "the place is observed");
+        reader.wait_event(&event).queued().unwrap();
+        let copied = reader.copy_buffer(&y, &x);
+        pause.wait();
+        let complete = || driver.reach_markers();
+        let error = while_completing(complete, copied).unwrap_err();
+        assert!(error.is_inherited(), "{error}");
+        assert_eq!(while_completing(complete, written).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    });
+}
+
+#[test]
+fn a_wait_that_the_runtimes_own_edges_imply_hands_on_a_late_refusal() {
+    let slow = Slow::new();
+    let [writer, between, reader] = slow.streams(["writer", "between", "reader"]);
+    let [x, y] = [(); 2].map(|()| slow.filled(&writer, LONG));
+    let w = slow_alloc(&writer);
+    between.wait_stream(&writer);
+    reader.wait_stream(&writer);
+    let written = writer.write(&x, &vec![1.0; LONG]);
+    between.wait_stream(&writer);
+    between.fill(&w, 1.0).detach();
+    drop(between);
+    // Behind a closed stream the runtime adds the edge, and with it one behind the writer.
+    let behind = reader.fill(&w, 2.0);
+    reader.wait_stream(&writer);
+    slow.refuse_pinning();
+    slow.finish(behind).unwrap();
+    let error = slow.finish(reader.copy_buffer(&y, &x)).unwrap_err();
+    assert!(error.is_inherited(), "{error}");
+    assert_eq!(slow.finish(written).unwrap_err().kind(), ErrorKind::OutOfMemory);
+}
+
+#[test]
 fn the_ticket_of_a_late_refusal_is_reached_on_a_device_without_markers() {
     within_a_minute(|| {
         let (runtime, driver) = Recording::runtime_without_markers_beside(thread_device());

@@ -109,13 +109,17 @@ pub(crate) enum After {
     Event(Arc<Coming>),
     /// The place of a wait for another backend.
     Elsewhere(Elsewhere),
+    /// Word of what the work before a place left unwritten, where the order holds already. The
+    /// driver gets nothing. `stated`: true if the program has stated that order, so that marks are
+    /// handed on.
+    Told { coming: Arc<Coming>, stated: bool },
 }
 
 impl After {
     fn is_ready(&self) -> bool {
         match self {
             After::Memory(staging) => staging.0.get().is_some(),
-            After::Event(coming) => coming.is_recorded(),
+            After::Event(coming) | After::Told { coming, .. } => coming.is_recorded(),
             After::Elsewhere(place) => place.outcome().is_some(),
         }
     }
@@ -292,17 +296,25 @@ impl Backlog {
         item
     }
 
-    /// Watches the place that the first item waits for, if it is on another backend.
+    /// Watches what the first item waits for, if it is on another backend or may be there already.
     pub(super) fn watch(&mut self, core: &Weak<StreamCore>) {
         let after = match self.queue.front() {
             Some(Item::Work(work)) => &work.after,
             Some(Item::Marker(_) | Item::Event(_)) => &None,
             None => &self.after,
         };
-        let Some(After::Elsewhere(place)) = after else { return };
+        if !matches!(after, Some(After::Elsewhere(_) | After::Told { .. })) {
+            return;
+        }
         let Some(core) = core.upgrade() else { return };
         let waker = Waker::from(Arc::new(HandsOver(core)));
-        if place.register(&waker, &mut self.watched) {
+        let is_over = match after {
+            Some(After::Elsewhere(place)) => place.register(&waker, &mut self.watched),
+            // Recording the event hands the stream over, unless it was recorded before.
+            Some(after) => after.is_ready(),
+            None => false,
+        };
+        if is_over {
             waker.wake();
         }
     }
@@ -355,8 +367,8 @@ impl StreamCore {
         }
         self.may_block(site)?;
         stream.want_marker(ticket);
-        // All waiters of a stream are woken after an event was recorded there, also those of a
-        // ticket that no stream reaches. One of `ticket` would not wait if it is reached before.
+        // All waiters of a stream are woken after an event was recorded there. A waiter at `ticket`
+        // would not be registered if that is reached already, and so never woken.
         stream.block_until(MAX_TICKET, is_told);
         stream.block_until(ticket, is_over);
         Ok(())

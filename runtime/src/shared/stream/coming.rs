@@ -34,9 +34,9 @@ impl Coming {
         Coming { stream, inner: Mutex::default() }
     }
 
-    /// Returns the stream that the event is recorded on. It exists until then, because what hands
-    /// it over holds it, also where the device has reached the event's place and the runtime has
-    /// forgotten the stream.
+    /// Returns the stream that the event is recorded on. It exists until then, because the hand-over
+    /// holds it, even if the device has reached the event's place and the runtime has forgotten the
+    /// stream.
     pub(super) fn stream(&self) -> Option<Arc<StreamCore>> {
         self.stream.upgrade()
     }
@@ -75,9 +75,13 @@ impl Coming {
         std::mem::take(&mut inner.followers)
     }
 
+    /// Returns the outcome of the recording, if it has taken place.
+    pub(super) fn recorded(&self) -> Option<Recorded> {
+        self.inner.lock().recorded.clone()
+    }
+
     /// Returns the outcome of the recording, which has taken place.
     pub(super) fn get(&self) -> Recorded {
-        let recorded = self.inner.lock().recorded.clone();
-        recorded.expect("a stream is handed over once the event was recorded")
+        self.recorded().expect("a stream is handed over once the event was recorded")
     }
 }

@@ -17,6 +17,7 @@
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
 use super::backlog::{After, Elsewhere};
+use super::coming::Coming;
 use super::core::{State, StreamCore};
 use super::place::{Place, Snapshot};
 use crate::order::{Clock, Site, StreamId, Use};
@@ -93,6 +94,14 @@ impl StreamCore {
         let observed = &self.device.runtime.observed;
         let is_implied = state.stated.covers(from.used) || observed.covers(from.used);
         if is_implied && !observed.is_closed(from.used.stream) {
+            // An earlier wait that was stated brings the marks itself.
+            if let Some(coming) = &from.coming
+                && !state.stated.covers(from.used)
+                && coming.or_follow(&state.core).is_none()
+            {
+                let waits = self.wait_until_told(state, site, from, coming, true);
+                waits.map_err(|error| self.refused(site, &error))?;
+            }
             return Ok(Ordered { took_ticket: false, by_driver: false });
         }
         let done = observed.covers(from.used)
@@ -156,7 +165,8 @@ impl StreamCore {
         from.device.backend() != self.device.id.backend()
     }
 
-    /// Returns the stream of `from`, unless it has retired and nothing more of it is handed over.
+    /// Returns the stream of `from`. `None` only if it has retired and the event, if one had to be
+    /// held back, was recorded.
     pub(super) fn stream_of(&self, from: &Snapshot) -> Option<Arc<StreamCore>> {
         let of_event = || from.coming.as_ref()?.stream();
         self.device.runtime.stream(from.used.stream).or_else(of_event)
@@ -237,6 +247,22 @@ impl StreamCore {
             Some(point) => self.submit_gate(state, site, point),
             None => Ok(()),
         }
+    }
+
+    /// Holds later work back until it is known what the work before `from`, after which this stream
+    /// is ordered already, left unwritten. Takes no ticket.
+    #[cold]
+    pub(super) fn wait_until_told(
+        &self,
+        state: &mut State,
+        site: Site,
+        from: &Snapshot,
+        coming: &Arc<Coming>,
+        stated: bool,
+    ) -> Result<(), DriverError> {
+        state.hold_back(self, After::Told { coming: coming.clone(), stated });
+        let point = Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: None };
+        self.submit_gate(state, site, point)
     }
 
     /// Like [`submit_edge`](Self::submit_edge), for a point that the host opens.

@@ -384,7 +384,7 @@ impl StreamCore {
                 self.wait_on_the_host(site, &from)?;
             }
             edges.ensured.add(from.used);
-            edges.from.push(from);
+            edges.from.push(from.with_recorded_event());
         }
         Ok(())
     }
@@ -398,7 +398,16 @@ impl StreamCore {
         gate: Option<Point>,
         kept: bool,
     ) -> Result<(), DriverError> {
-        let mut led = edges.from.iter().try_for_each(|from| self.submit_edge(state, site, from));
+        let mut led = edges.from.iter().try_for_each(|from| {
+            self.submit_edge(state, site, from)?;
+            match &from.coming {
+                // It was recorded after the check, perhaps with bytes that the op reads.
+                Some(coming) if coming.is_recorded() => {
+                    self.wait_until_told(state, site, from, coming, false)
+                }
+                _ => Ok(()),
+            }
+        });
         if let (Ok(()), Some(point)) = (&led, gate) {
             led = self.submit_gate(state, site, point);
         }

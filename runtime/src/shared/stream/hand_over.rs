@@ -147,6 +147,9 @@ impl StreamCore {
                     _ => unreachable!("only waits wait for events"),
                 }
             }
+            Some(After::Told { coming, stated }) => {
+                return self.take_over(state, backlog, &coming.get().unwritten, !stated);
+            }
             Some(After::Elsewhere(place)) => {
                 let outcome = place.outcome().expect("only items that are ready are handed over");
                 if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {

@@ -9,7 +9,7 @@
 //! fit in a register anyway. But the clock of an older ticket is not kept, so an await could not
 //! say afterwards what the host has observed.
 
-use super::coming::Coming;
+use super::coming::{Coming, Recorded};
 use super::core::{State, StreamCore};
 use crate::order::{Clock, Marks, Site, Use};
 use crate::shared::Capture;
@@ -65,6 +65,17 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub(crate) fn known(&self) -> &Clock {
         self.known.as_ref().unwrap_or(&self.stated)
+    }
+
+    /// Returns the same place, with its event if that was recorded meanwhile. What was left
+    /// unwritten before it is then marked.
+    pub(super) fn with_recorded_event(mut self) -> Self {
+        if let Some(Recorded { event: Ok(event), .. }) =
+            self.coming.as_ref().and_then(|coming| coming.recorded())
+        {
+            (self.event, self.coming) = (event, None);
+        }
+        self
     }
 
     /// Returns true if it is known what the work before the place left unwritten.
@@ -131,7 +142,9 @@ impl StreamCore {
             self.seen_at.store(ticket, Ordering::Relaxed);
         }
         let (mut event, mut coming) = (None, None);
-        if !self.timeline.reached(used.ticket) && (is_new || !implied(used)) {
+        // A wait that is implied hands on marks nevertheless, and the backlog may leave some.
+        let is_told = !state.has_backlog();
+        if !self.timeline.reached(used.ticket) && (is_new || !is_told || !implied(used)) {
             if !by_event && self.device.signalled && state.foreign.is_none() {
                 // Now, since a marker behind later work would make the waiter wait for that too.
                 state.write_newest_marker();

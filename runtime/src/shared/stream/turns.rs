@@ -53,7 +53,8 @@ pub(crate) async fn watching<F: Future>(
 
 impl StreamCore {
     /// Blocks this thread until `is_over` returns true. It is called again when `ticket` of this
-    /// stream is reached, and when the waiters of this stream are woken. Observes nothing.
+    /// stream is reached, and when the waiters of this stream are woken. If the ticket is reached
+    /// before the call, `is_over` has to return true then. Observes nothing.
     pub(super) fn block_until(&self, ticket: Ticket, is_over: impl Fn() -> bool) {
         let mut sleeper = Sleeper { timeline: &self.timeline, registration: None };
         block_on(poll_fn(|cx| {
