@@ -129,7 +129,9 @@ impl Event {
         let stamp = self.stamp.as_deref().ok_or_else(|| {
             refusal(format!("the {which} event has no time; record it with record_timed_event"))
         })?;
-        if stamp.time().is_some() || (stamp.event().is_some() && self.core.timeline.reached(self.ticket())) {
+        if stamp.time().is_some()
+            || (stamp.event().is_some() && self.core.progress.timeline.reached(self.ticket()))
+        {
             return Ok(stamp);
         }
         Err(refusal(format!(

@@ -35,13 +35,13 @@ impl Awaited {
     /// Returns `true` if done and `false` if not, or the error it failed with.
     #[inline]
     fn look(&self) -> Result<bool> {
-        if self.core.timeline.settle(self.place.ticket) {
+        if self.core.progress.timeline.settle(self.place.ticket) {
             return self.is_done();
         }
         if warpline_driver::process::is_forked() {
             return Err(warpline_driver::process::forked());
         }
-        match self.core.device.health.fault().or_else(|| self.core.timeline.fault()) {
+        match self.core.device.health.fault().or_else(|| self.core.progress.timeline.fault()) {
             Some(fault) => self.look_at_fault(fault),
             None => Ok(false),
         }
@@ -50,10 +50,10 @@ impl Awaited {
     #[cold]
     fn look_at_fault(&self, fault: &Error) -> Result<bool> {
         // The place may have been reached just before the device failed.
-        if self.core.timeline.settle(self.place.ticket) {
+        if self.core.progress.timeline.settle(self.place.ticket) {
             return self.is_done();
         }
-        if self.core.timeline.reached(self.place.ticket) {
+        if self.core.progress.timeline.reached(self.place.ticket) {
             // Another thread is completing it. The failure concerns only later work.
             return Ok(false);
         }
@@ -97,7 +97,7 @@ impl Awaited {
         self.core.want_marker(self.place.ticket);
         if self.core.device.signalled {
             let nobody = Waker::noop();
-            let _ = self.core.timeline.register(self.place.ticket, nobody, &mut self.registration);
+            let _ = self.core.progress.timeline.register(self.place.ticket, nobody, &mut self.registration);
         }
     }
 
@@ -108,7 +108,7 @@ impl Awaited {
         self.core.want_marker(self.place.ticket);
         if self.core.device.signalled {
             // If there is no waiter, the reactor does not look either.
-            self.core.timeline.ask();
+            self.core.progress.timeline.ask();
         }
         // The work may wait for a device of another backend, which runs in turns.
         self.core.device.runtime.turn();
@@ -121,10 +121,11 @@ impl Awaited {
             return self.done(cx);
         }
         self.core.want_marker(self.place.ticket);
-        if self.core.driver.wait_briefly(self.place.ticket) && self.look()? {
+        if self.core.progress.wait_briefly(self.place.ticket) && self.look()? {
             return self.done(cx);
         }
-        let registered = self.core.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
+        let registered =
+            self.core.progress.timeline.register(self.place.ticket, cx.waker(), &mut self.registration);
         // Run after registering: if there is nothing to run now, the waker is called once there is.
         let ran = registered.is_pending() && self.core.device.runtime.turn();
         // The op may have finished, or the device failed, during registration: look again.
@@ -172,11 +173,11 @@ impl Drop for Awaited {
             return;
         }
         if self.registration.is_some() {
-            self.core.timeline.deregister(&mut self.registration);
+            self.core.progress.timeline.deregister(&mut self.registration);
         }
         if self.place.is_of_call {
-            self.core.note_passed_on(self.place.ticket);
-            let is_reached = || self.core.timeline.reached(self.place.ticket);
+            self.core.progress.note_passed_on(self.place.ticket);
+            let is_reached = || self.core.progress.timeline.reached(self.place.ticket);
             if let Some(error) = self.core.refusals.late.drop_pending(self.place.ticket, is_reached) {
                 report_unless_seen(&self.core, &error);
             }

@@ -174,7 +174,7 @@ impl<T> Pending<T> {
             return Self::captured(core, place.ticket, output);
         }
         if place.is_of_call {
-            core.note_awaited(place.ticket);
+            core.progress.note_awaited(place.ticket);
         }
         // Built in place: it is large.
         Pending {

@@ -130,9 +130,9 @@ impl Drop for Allocation {
             ReturnTo::Owner(owner) => {
                 for used in self.ledger.last_uses() {
                     if let Some(core) = self.device.runtime.stream(used.stream)
-                        && !core.timeline.reached(used.ticket)
+                        && !core.progress.timeline.reached(used.ticket)
                     {
-                        core.timeline.keep_until_last(used.ticket, owner.clone());
+                        core.progress.timeline.keep_until_last(used.ticket, owner.clone());
                         core.want_marker(used.ticket);
                     }
                 }

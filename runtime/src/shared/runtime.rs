@@ -119,12 +119,12 @@ impl RuntimeShared {
     /// `backend`, which runs in turns.
     fn wake_pollers_but(&self, backend: &str) {
         for stream in self.streams().iter().filter(|stream| stream.device.id.backend() != backend) {
-            stream.timeline.wake_all();
+            stream.progress.timeline.wake_all();
         }
     }
 
     pub(crate) fn join(&self, core: &Arc<StreamCore>) {
-        let member = Member { core: Arc::downgrade(core), timeline: core.timeline.clone() };
+        let member = Member { core: Arc::downgrade(core), timeline: core.progress.timeline.clone() };
         self.streams.write().insert(core.id, member);
     }
 

@@ -79,7 +79,7 @@ impl Stream {
         }
         if device.signalled {
             core.want_marker(core.issued());
-            core.timeline.ask();
+            core.progress.timeline.ask();
         }
         device.runtime.turn();
         count()

@@ -392,7 +392,7 @@ impl Capture {
 
     fn snapshot_of(self: &Arc<Self>, member: &Member) -> Snapshot {
         Snapshot {
-            timeline: member.core.timeline.clone(),
+            timeline: member.core.progress.timeline.clone(),
             device: member.core.device.id,
             used: Use { stream: member.id, ticket: member.number },
             version: 0,

@@ -139,7 +139,7 @@ impl Elsewhere {
     pub(super) fn outcome(&self) -> Option<Result<()>> {
         // The place may have been reached just before the device failed: read the fault first.
         let fault = self.stream.fault();
-        if self.stream.timeline.reached(self.ticket) {
+        if self.stream.progress.timeline.reached(self.ticket) {
             let told = self.coming.as_ref().is_none_or(|coming| coming.is_recorded());
             return told.then_some(Ok(()));
         }
@@ -153,7 +153,7 @@ impl Elsewhere {
     fn register(&self, waker: &Waker, registration: &mut Option<Registration>) -> bool {
         // Register first, then look. If the place is reached and its event is yet to be recorded,
         // recording it hands the stream over.
-        let _ = self.stream.timeline.register(self.ticket, waker, registration);
+        let _ = self.stream.progress.timeline.register(self.ticket, waker, registration);
         self.outcome().is_some()
     }
 }
@@ -291,7 +291,7 @@ impl Backlog {
         if let Some(Item::Work(work)) = &item
             && let Some(After::Elsewhere(place)) = &work.after
         {
-            place.stream.timeline.deregister(&mut self.watched);
+            place.stream.progress.timeline.deregister(&mut self.watched);
         }
         item
     }

@@ -25,6 +25,7 @@
 
 use super::backlog::Backlog;
 use super::place::Place;
+use super::progress::Progress;
 use super::refusals::Refusals;
 use crate::background::{self, Duty};
 use crate::delegation::{DelegationLock, Locked};
@@ -52,11 +53,9 @@ const MARKER_EVERY: u64 = 64;
 /// The core of a stream.
 #[repr(C)]
 pub(crate) struct StreamCore {
+    pub(crate) progress: Progress,
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
-    pub(crate) timeline: Arc<Timeline>,
-    /// The stream at the driver, for calls that need no lock.
-    pub(crate) driver: Arc<dyn DriverStream>,
     /// True while the stream is being captured. Written by the thread that captures it.
     pub(crate) captured: AtomicBool,
     /// A copy of `State::closed` for readers that do not take the lock.
@@ -74,13 +73,6 @@ pub(crate) struct StreamCore {
     /// The newest ticket whose clock the host has observed entirely.
     observed_at: AtomicU64,
     pub(crate) refusals: Refusals,
-    /// The newest ticket that a `Pending` was made for. Kept only on devices that need markers.
-    pub(crate) awaited: AtomicU64,
-    /// The ticket in `awaited`, if its `Pending` was dropped or passed on.
-    pub(crate) passed_on: AtomicU64,
-    /// The newest ticket that an event or a `synchronize` stands at. Kept only on devices that need
-    /// markers.
-    pub(super) stood_at: AtomicU64,
     pub(crate) capture: Mutex<Option<Arc<Capture>>>,
     /// True if the driver's stream is borrowed: its owner may use it as soon as a call has
     /// returned.
@@ -151,7 +143,7 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let driver = raw.clone();
+        let raw_stream = raw.clone();
         let state = |core: &Weak<StreamCore>| State {
             core: core.clone(),
             raw,
@@ -172,17 +164,13 @@ impl StreamCore {
             id,
             label,
             priority: settings.priority,
-            timeline,
-            driver,
+            progress: Progress::new(raw_stream, timeline, device.signalled),
             state: DelegationLock::new(state(core), device.signalled),
             known: Mutex::default(),
             seen_at: AtomicU64::new(0),
             issued: AtomicU64::new(0),
             version: AtomicU64::new(0),
             observed_at: AtomicU64::new(0),
-            awaited: AtomicU64::new(0),
-            passed_on: AtomicU64::new(0),
-            stood_at: AtomicU64::new(0),
             refusals: Refusals::default(),
             borrowed,
             room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
@@ -207,12 +195,23 @@ impl StreamCore {
 
     /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
     pub(crate) fn completed(&self) -> Ticket {
-        self.timeline.newest()
+        self.progress.timeline.newest()
+    }
+
+    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's
+    /// lock.
+    #[inline]
+    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
+        if self.device.signalled && background::duty().is_barred() {
+            let core = self.clone();
+            return background::run_where_it_may_block(move || core.state.delegate(ticket));
+        }
+        self.state.delegate(ticket);
     }
 
     /// Returns the reason why tickets that are not reached never will be, if there is one.
     pub(crate) fn fault(&self) -> Option<&Error> {
-        self.device.health.fault().or_else(|| self.timeline.fault())
+        self.device.health.fault().or_else(|| self.progress.timeline.fault())
     }
 
     /// Returns the newest ticket that a snapshot stands at. A thread that is not ordered after the
@@ -313,9 +312,8 @@ impl StreamCore {
     /// an event or a `synchronize` stands there.
     #[inline]
     pub(super) fn before_submit(&self, state: &mut State) {
-        if self.device.signalled
-            && state.marker_at < state.issued
-            && (self.is_awaited(state.issued) || self.stood_at.load(Ordering::Relaxed) == state.issued)
+        if state.marker_at < state.issued
+            && self.progress.needs_marker(state.issued)
             && state.foreign.is_none()
         {
             state.write_marker();
@@ -353,7 +351,7 @@ impl StreamCore {
             && !matches!(error, DriverError::Halfway(_))
         {
             if kept {
-                state.forgotten = Some(self.timeline.forget_keeps(ticket));
+                state.forgotten = Some(self.progress.timeline.forget_keeps(ticket));
             }
             return submitted.map(|()| ticket);
         }
@@ -472,10 +470,10 @@ impl StreamCore {
         let marks = std::mem::take(&mut state.marks);
         drop((state, marks));
         self.refusals.forget_unseen();
-        if self.timeline.settle(last) {
+        if self.progress.timeline.settle(last) {
             self.retire();
         } else {
-            self.timeline.keep_until_last(last, Arc::new(Retire(self.clone())));
+            self.progress.timeline.keep_until_last(last, Arc::new(Retire(self.clone())));
             self.want_marker(last);
         }
     }

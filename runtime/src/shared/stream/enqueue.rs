@@ -135,11 +135,11 @@ impl StreamCore {
         let ticket = state.issued + 1;
         let mut kept = false;
         if let Some(keep) = op.keep.take() {
-            self.timeline.keep_until(ticket, keep, Until::Over);
+            self.progress.timeline.keep_until(ticket, keep, Until::Over);
             kept = true;
         }
         if let Some(permit) = permit {
-            self.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
+            self.progress.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
             kept = true;
         }
         let led = if has_edges || op.gate.is_some() {
@@ -278,7 +278,7 @@ impl StreamCore {
         }
         room.clone().try_acquire_owned().map(Some).map_err(|_| {
             // The room of an abandoned stream becomes free, and is of no use.
-            if let Some(why) = self.timeline.fault() {
+            if let Some(why) = self.progress.timeline.fault() {
                 return self.refused(site, &DriverError::Refused(why.into()));
             }
             self.want_marker(self.issued());
@@ -413,7 +413,7 @@ impl StreamCore {
         }
         led.inspect_err(|_| {
             if kept {
-                state.forgotten = Some(self.timeline.forget_keeps(state.issued + 1));
+                state.forgotten = Some(self.progress.timeline.forget_keeps(state.issued + 1));
             }
         })
     }

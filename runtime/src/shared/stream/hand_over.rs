@@ -92,13 +92,13 @@ impl StreamCore {
         drop(state);
         let Left { followers, memory, unseen, streams, moved, abandoned_after } = left;
         if let Some(last) = abandoned_after {
-            let abandons = Arc::new(Abandons(Arc::downgrade(&self.timeline)));
-            self.timeline.keep_until_last(last, abandons);
+            let abandons = Arc::new(Abandons(Arc::downgrade(&self.progress.timeline)));
+            self.progress.timeline.keep_until_last(last, abandons);
         }
         if moved {
             // For those that wait for an event or until nothing is held back, or that wait on a
             // stream that was abandoned just now.
-            self.timeline.wake_all();
+            self.progress.timeline.wake_all();
             self.take_turns_for_late_work();
         }
         // Subscribers are notified, and owners of lent memory may be dropped. A panic there must
@@ -346,7 +346,7 @@ impl StreamCore {
         }
         backlog.lost = Some(DriverError::Refused((&error).into()));
         left.unseen.push(error.clone());
-        self.timeline.give_up(error);
+        self.progress.timeline.give_up(error);
     }
 }
 

@@ -77,7 +77,7 @@ impl StreamCore {
         if !is_waited_for || !reentry::may_block() || behind_a_gate() || self.state.lock().has_backlog() {
             return Ok(());
         }
-        let has_run = || self.timeline.reached(ticket);
+        let has_run = || self.progress.timeline.reached(ticket);
         if self.device.runs_in_turns {
             while !has_run() && self.fault().is_none() && self.device.runtime.turn() {}
         } else {

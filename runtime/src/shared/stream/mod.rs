@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `core` | what a stream is; its lock |
 //! | `enqueue` | from an op with its accesses to a ticket |
-//! | `edges`, `place`, `markers` | waits on the device, points on the timeline, and their markers |
+//! | `edges`, `place`, `progress` | waits on the device, points on the timeline, and their markers |
 //! | `refusals`, `unwritten`, `late` | bytes whose write was refused, at the call or later |
 //! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it
 //! |
@@ -23,10 +23,10 @@ mod hand_over;
 mod handle;
 mod late;
 pub(crate) mod launch_blocking;
-mod markers;
 mod op;
 mod permits;
 mod place;
+mod progress;
 mod refusals;
 mod turns;
 mod unwritten;

@@ -99,7 +99,7 @@ impl StreamCore {
     pub(crate) fn here(&self) -> Place {
         let mut state = self.state.lock();
         self.forget_observed(&mut state);
-        self.stand_at(state.issued);
+        self.progress.stand_at(state.issued);
         Place::at(state.issued, state.stated.clone())
     }
 
@@ -119,7 +119,7 @@ impl StreamCore {
         implied: impl FnOnce(Use) -> bool,
     ) -> Result<Snapshot, DriverError> {
         let mut state = self.state.lock();
-        self.stand_at(state.issued);
+        self.progress.stand_at(state.issued);
         self.snapshot_at(&mut state, true, implied)
     }
 
@@ -144,7 +144,7 @@ impl StreamCore {
         let (mut event, mut coming) = (None, None);
         // A wait that is implied hands on marks nevertheless, and the backlog may leave some.
         let is_told = !state.has_backlog();
-        if !self.timeline.reached(used.ticket) && (is_new || !is_told || !implied(used)) {
+        if !self.progress.timeline.reached(used.ticket) && (is_new || !is_told || !implied(used)) {
             if !by_event && self.device.signalled && state.foreign.is_none() {
                 // Now, since a marker behind later work would make the waiter wait for that too.
                 state.write_newest_marker();
@@ -156,7 +156,7 @@ impl StreamCore {
             }
         }
         Ok(Snapshot {
-            timeline: self.timeline.clone(),
+            timeline: self.progress.timeline.clone(),
             device: self.device.id,
             used,
             version: self.version(),

@@ -34,7 +34,7 @@ pub(crate) async fn watching<F: Future>(
     core: &Arc<StreamCore>,
     mut future: Pin<&mut F>,
 ) -> Result<F::Output> {
-    let mut sleeper = Sleeper { timeline: &core.timeline, registration: None };
+    let mut sleeper = Sleeper { timeline: &core.progress.timeline, registration: None };
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
@@ -56,7 +56,7 @@ impl StreamCore {
     /// stream is reached, and when the waiters of this stream are woken. If the ticket is reached
     /// before the call, `is_over` has to return true then. Observes nothing.
     pub(super) fn block_until(&self, ticket: Ticket, is_over: impl Fn() -> bool) {
-        let mut sleeper = Sleeper { timeline: &self.timeline, registration: None };
+        let mut sleeper = Sleeper { timeline: &self.progress.timeline, registration: None };
         block_on(poll_fn(|cx| {
             let Sleeper { timeline, registration } = &mut sleeper;
             // Register first, then look, as in `watching`.

@@ -1,0 +1,170 @@
+//! How far a stream has come, and the markers behind its work: requests for them, and which tickets
+//! still need one.
+
+use super::core::State;
+use crate::background;
+use crate::delegation::Serve;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use warpline_driver::DriverStream;
+use warpline_driver::timeline::{Ticket, Timeline};
+
+/// How far a stream has come, for threads that do not have its lock.
+#[repr(C)]
+pub(crate) struct Progress {
+    /// The stream at the driver, for calls that need no lock.
+    driver: Arc<dyn DriverStream>,
+    pub(crate) timeline: Arc<Timeline>,
+    /// True on a device that needs markers. The tickets below are kept only there.
+    is_signalled: bool,
+    /// The newest ticket that a `Pending` was made for.
+    awaited: AtomicU64,
+    /// The ticket in `awaited`, if its `Pending` was dropped or passed on.
+    passed_on: AtomicU64,
+    /// The newest ticket that an event or a `synchronize` stands at.
+    stood_at: AtomicU64,
+}
+
+impl Progress {
+    pub(super) fn new(driver: Arc<dyn DriverStream>, timeline: Arc<Timeline>, is_signalled: bool) -> Self {
+        let [awaited, passed_on, stood_at] = [(); 3].map(|()| AtomicU64::new(0));
+        Progress { driver, timeline, is_signalled, awaited, passed_on, stood_at }
+    }
+
+    /// Waits busily for a ticket, for as long as the driver finds that worth its while. Returns
+    /// whether the ticket may be reached now.
+    #[inline]
+    pub(crate) fn wait_briefly(&self, ticket: Ticket) -> bool {
+        self.driver.wait_briefly(ticket)
+    }
+
+    /// Notes that a `Pending` was made for this ticket.
+    #[inline]
+    pub(crate) fn note_awaited(&self, ticket: Ticket) {
+        if self.is_signalled {
+            self.awaited.store(ticket, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that an event or a `synchronize` stands at this ticket. It must not wait for later
+    /// work.
+    pub(super) fn stand_at(&self, ticket: Ticket) {
+        if self.is_signalled {
+            self.stood_at.store(ticket, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the `Pending` of this ticket was dropped or passed on.
+    ///
+    /// The note is a word of its own, so that no thread needs an atomic exchange. If two threads
+    /// call this at the same time, it may name another ticket. Then an unneeded marker is written,
+    /// and none is left out.
+    #[inline]
+    pub(crate) fn note_passed_on(&self, ticket: Ticket) {
+        if self.is_signalled && self.awaited.load(Ordering::Relaxed) == ticket {
+            self.passed_on.store(ticket, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether something may wait for this ticket, the newest, and for no later one: it
+    /// then needs a marker of its own.
+    #[inline]
+    pub(super) fn needs_marker(&self, newest: Ticket) -> bool {
+        if !self.is_signalled {
+            return false;
+        }
+        let is_awaited = self.awaited.load(Ordering::Relaxed) == newest
+            && self.passed_on.load(Ordering::Relaxed) != newest;
+        is_awaited || self.stood_at.load(Ordering::Relaxed) == newest
+    }
+}
+
+impl Serve for State {
+    fn serve(&mut self, ticket: Ticket) {
+        // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
+        // marker.
+        if ticket > self.marker_at && self.marker_at < self.issued && self.foreign.is_none() {
+            self.write_marker();
+        }
+    }
+}
+
+impl State {
+    /// Makes sure that all work so far has a marker.
+    pub(crate) fn write_newest_marker(&mut self) {
+        if self.marker_at < self.issued {
+            self.write_marker();
+        }
+    }
+
+    pub(crate) fn write_marker(&mut self) {
+        if !self.puts_marker_off() {
+            if !self.raw.may_signal() {
+                return self.have_marker_written();
+            }
+            self.raw.signal(self.issued);
+        }
+        self.marker_at = self.issued;
+    }
+
+    /// Leaves the marker to a thread that may write it.
+    #[cold]
+    fn have_marker_written(&self) {
+        let (core, ticket) = (self.core.clone(), self.issued);
+        background::detach(move || {
+            if let Some(core) = core.upgrade() {
+                core.want_marker(ticket);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warpline_driver::{DriverError, DriverEvent, Submission};
+
+    /// A stream that is never called.
+    #[derive(Debug)]
+    struct Unused;
+
+    // SAFETY: it takes no work.
+    unsafe impl DriverStream for Unused {
+        unsafe fn submit(&self, _: Submission) -> Result<(), DriverError> {
+            unreachable!("nothing is submitted")
+        }
+
+        fn signal(&self, _: Ticket) {}
+
+        fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+            Ok(None)
+        }
+    }
+
+    fn progress(is_signalled: bool) -> Progress {
+        Progress::new(Arc::new(Unused), Arc::new(Timeline::new()), is_signalled)
+    }
+
+    #[test]
+    fn only_the_newest_ticket_that_something_waits_for_needs_a_marker_of_its_own() {
+        let progress = progress(true);
+        assert!(!progress.needs_marker(1));
+        progress.note_awaited(1);
+        assert!(progress.needs_marker(1) && !progress.needs_marker(2));
+        progress.note_passed_on(1);
+        assert!(!progress.needs_marker(1));
+        progress.note_awaited(2);
+        progress.note_passed_on(1);
+        assert!(progress.needs_marker(2), "an older ticket was passed on");
+        progress.stand_at(3);
+        assert!(progress.needs_marker(3));
+    }
+
+    #[test]
+    fn nothing_needs_a_marker_on_a_device_that_completes_each_op() {
+        let progress = progress(false);
+        progress.note_awaited(1);
+        progress.stand_at(1);
+        assert!(!progress.needs_marker(1));
+    }
+}
