@@ -13,7 +13,7 @@ use crate::kernel::{Kernel, LaunchConfig};
 use crate::memory::{MemorySnapshot, MemoryStats, PinnedStats};
 use crate::pending::Pending;
 use crate::shared::stream::Settings;
-use crate::stream::{StreamBuilder, StreamPool};
+use crate::stream::{StreamBuilder, StreamPool, synchronize};
 use std::sync::Arc;
 
 impl Device {
@@ -146,11 +146,8 @@ impl Device {
             return Pending::refused(error);
         }
         let streams = self.shared().runtime.streams();
-        let parts = streams
-            .iter()
-            .filter(|core| Arc::ptr_eq(&core.device, self.shared()))
-            .map(StreamCore::synchronize)
-            .collect();
+        let parts =
+            streams.iter().filter(|core| Arc::ptr_eq(&core.device, self.shared())).map(synchronize).collect();
         let device = self.shared().clone();
         Pending::many_checked(parts, (), move || {
             device.confirm_nothing_is_lost()?;

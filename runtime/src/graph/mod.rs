@@ -9,6 +9,7 @@ use crate::pending::{DeviceValue, Pending};
 use crate::shared::{
     Allocation, Capturing, Device, DeviceShared, GraphPool, Op, Operand, OwnedOperand, Recorded, Stream,
 };
+use crate::stream::alloc_unspecified;
 use std::fmt;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -180,7 +181,7 @@ impl Stream {
     pub fn capture<R: CaptureOutput>(&self, f: impl FnOnce(&Stream) -> R) -> Result<(Graph, R::Value)> {
         let site = Site::here(&"capture");
         // Allocated before the capture begins, so that it belongs to no graph.
-        let own = self.core().alloc_unspecified(site, 1)?;
+        let own = alloc_unspecified(self.core(), site, 1)?;
         own.ledger.open().forget_accesses();
         let capturing = Capturing::begin(self.core(), site)?;
         let mut made = None;

@@ -19,7 +19,7 @@ pub use device::Device;
 pub(crate) use device::DeviceShared;
 pub(crate) use operand::OwnedOperand;
 pub use operand::{Elements, IntoOperand, Operand};
-pub(crate) use out_of_memory::Observer;
+pub(crate) use out_of_memory::{Observer, unserved};
 pub(crate) use runtime::RuntimeShared;
 pub use stream::Stream;
 pub(crate) use stream::{Build, Op, Peers, Place, Snapshot, StreamCore};

@@ -9,8 +9,10 @@
 
 use super::{Device, DeviceShared};
 use std::cell::Cell;
+use std::fmt;
 use std::sync::Arc;
-use warpline_driver::{Error, MemoryShortage, OutOfMemory};
+use warpline_driver::internal::ErrorParts;
+use warpline_driver::{Error, ErrorKind, MemoryShortage, OutOfMemory};
 
 pub(crate) type Observer = dyn Fn(&Device, &OutOfMemory) + Send + Sync;
 
@@ -47,5 +49,17 @@ impl DeviceShared {
         let Some(_observing) = Observing::begin() else { return false };
         observer(&Device::of(self.clone()), details);
         true
+    }
+}
+
+/// Adds the call's place to the error of an op that got no memory. The error of a device that
+/// accepts no more work stays as it is.
+#[cold]
+pub(crate) fn unserved(call: &dyn fmt::Display, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::OutOfMemory | ErrorKind::Driver => {
+            Error::new(error.kind(), format!("{call}: {error}")).caused_like(&error)
+        }
+        _ => error,
     }
 }

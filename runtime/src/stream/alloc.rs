@@ -24,9 +24,8 @@
 
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
-use crate::shared::{Allocation, Op, Operand, Stream, StreamCore};
+use crate::shared::{Allocation, Op, Operand, Stream, StreamCore, unserved};
 use std::sync::Arc;
-use warpline_driver::internal::ErrorParts;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
 impl Stream {
@@ -83,101 +82,85 @@ impl Stream {
 
     pub(super) fn alloc_zeroed_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
-        Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, true)?, len))
+        Ok(Buffer::new(alloc(core, site, bytes_of::<T>(core, site, len)?, true)?, len))
     }
 
     #[inline]
     pub(super) fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
         let core = self.core();
-        Ok(Buffer::new(core.alloc(site, core.bytes_of::<T>(site, len)?, false)?, len))
+        Ok(Buffer::new(alloc(core, site, bytes_of::<T>(core, site, len)?, false)?, len))
     }
 }
 
-impl StreamCore {
-    #[inline]
-    fn bytes_of<T: Element>(&self, site: Site, len: usize) -> Result<usize> {
-        len.checked_mul(size_of::<T>()).ok_or_else(|| self.too_long(site, len, size_of::<T>()))
-    }
+#[inline]
+fn bytes_of<T: Element>(core: &StreamCore, site: Site, len: usize) -> Result<usize> {
+    len.checked_mul(size_of::<T>()).ok_or_else(|| too_long(core, site, len, size_of::<T>()))
+}
 
-    #[cold]
-    fn too_long(&self, site: Site, len: usize, element_bytes: usize) -> Error {
-        let why =
-            format!("{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer");
-        Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&self.label)))
-    }
+#[cold]
+fn too_long(core: &StreamCore, site: Site, len: usize, element_bytes: usize) -> Error {
+    let why =
+        format!("{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer");
+    Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&core.label)))
+}
 
-    /// Adds the call's place to the error of an op that got no memory. The error of a device that
-    /// accepts no more work stays as it is.
-    #[cold]
-    pub(crate) fn unserved(&self, site: Site, error: Error) -> Error {
+/// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every
+/// allocation. If there is none, the program may free some, and it is tried once more.
+#[inline]
+fn alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
+    let allocation = match alloc_unspecified(core, site, len_bytes) {
+        Err(error) if core.device.observe_out_of_memory(&error) => alloc_unspecified(core, site, len_bytes)?,
+        result => result?,
+    };
+    if zeroed || core.device.zero_on_free {
+        zero(core, site, &allocation)?;
+    }
+    Ok(allocation)
+}
+
+#[cold]
+fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Result<()> {
+    let len_bytes = allocation.len_bytes;
+    let range = ByteRange::contiguous(0, len_bytes as u64);
+    let operands = [Operand { allocation, range, access: AccessMode::Write }];
+    let mut op = Op::new("fill", site, &operands);
+    // The fill belongs to the allocation, which needs no permit.
+    op.without_permit = true;
+    let fill = Fill {
+        dst: allocation.ptr,
+        pitch: len_bytes,
+        width_bytes: len_bytes,
+        height: 1,
+        pattern: 0,
+        pattern_bytes: 1,
+    };
+    core.enqueue(&mut op, |_| Command::Fill(fill)).map(drop)
+}
+
+/// Allocates memory that holds whatever its last owner left.
+pub(crate) fn alloc_unspecified(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+) -> Result<Arc<Allocation>> {
+    core.ensure_open(site)?;
+    if core.is_captured()
+        && let Some(capture) = core.capture(site)?
+    {
+        return capture.alloc(core, site, len_bytes);
+    }
+    let memory = &core.device.memory;
+    let grant = memory.alloc(len_bytes, core.id, &**core, site).map_err(|error| {
+        // The driver call that failed may have shown that the device has failed.
         match error.kind() {
-            ErrorKind::OutOfMemory | ErrorKind::Driver => {
-                Error::new(error.kind(), format!("{}: {error}", site.on(&self.label))).caused_like(&error)
-            }
+            ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),
             _ => error,
         }
-    }
-
-    /// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every
-    /// allocation. If there is none, the program may free some, and it is tried once more.
-    #[inline]
-    fn alloc(self: &Arc<Self>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
-        let allocation = match self.alloc_unspecified(site, len_bytes) {
-            Err(error) if self.device.observe_out_of_memory(&error) => {
-                self.alloc_unspecified(site, len_bytes)?
-            }
-            result => result?,
-        };
-        if zeroed || self.device.zero_on_free {
-            self.zero(site, &allocation)?;
-        }
-        Ok(allocation)
-    }
-
-    #[cold]
-    fn zero(self: &Arc<Self>, site: Site, allocation: &Arc<Allocation>) -> Result<()> {
-        let len_bytes = allocation.len_bytes;
-        let range = ByteRange::contiguous(0, len_bytes as u64);
-        let operands = [Operand { allocation, range, access: AccessMode::Write }];
-        let mut op = Op::new("fill", site, &operands);
-        // The fill belongs to the allocation, which needs no permit.
-        op.without_permit = true;
-        let fill = Fill {
-            dst: allocation.ptr,
-            pitch: len_bytes,
-            width_bytes: len_bytes,
-            height: 1,
-            pattern: 0,
-            pattern_bytes: 1,
-        };
-        self.enqueue(&mut op, |_| Command::Fill(fill)).map(drop)
-    }
-
-    /// Allocates memory that holds whatever its last owner left.
-    pub(crate) fn alloc_unspecified(
-        self: &Arc<Self>,
-        site: Site,
-        len_bytes: usize,
-    ) -> Result<Arc<Allocation>> {
-        self.ensure_open(site)?;
-        if self.is_captured()
-            && let Some(capture) = self.capture(site)?
-        {
-            return capture.alloc(self, site, len_bytes);
-        }
-        let memory = &self.device.memory;
-        let grant = memory.alloc(len_bytes, self.id, &**self, site).map_err(|error| {
-            // The driver call that failed may have shown that the device has failed.
-            match error.kind() {
-                ErrorKind::Driver => self.device.ensure_open().err().unwrap_or(error),
-                _ => error,
-            }
-        });
-        let grant = grant.map_err(|error| self.unserved(site, error))?;
-        // The memory counts as used at the last ticket taken, which is read after the grant. An
-        // edge becomes known after its ticket was issued, so this ticket is as new as any edge that
-        // the grant relies on.
-        let used = Use { stream: self.id, ticket: self.issued() };
-        Ok(Allocation::new(self.device.clone(), &grant, len_bytes, used, site))
-    }
+    });
+    let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
+    // The memory counts as used at the last ticket taken, which is read after the grant. An
+    // edge becomes known after its ticket was issued, so this ticket is as new as any edge that
+    // the grant relies on.
+    let used = Use { stream: core.id, ticket: core.issued() };
+    Ok(Allocation::new(core.device.clone(), &grant, len_bytes, used, site))
 }

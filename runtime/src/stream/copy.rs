@@ -8,12 +8,12 @@
 //! returned to the caller.
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
-use super::staged::{HostSide, Slot, StagingMemory, device_copy};
+use super::staged::{HostSide, Slot, StagingMemory, can_hold_back, device_copy};
 use crate::buffer::Buffer;
 use crate::memory::{HostEnd, Pinned};
 use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
-use crate::shared::{DeviceShared, Op, Peers, Place, Stream};
+use crate::shared::{DeviceShared, Op, Peers, Place, Stream, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -258,7 +258,7 @@ impl Stream {
         let guard = kept.lock();
         let host = guard.as_ref().expect(KEPT);
         let is_cpu = matches!(core.device.id, DeviceId::Cpu(_));
-        if core.is_captured() || !is_cpu && !core.can_hold_back() {
+        if core.is_captured() || !is_cpu && !can_hold_back(core) {
             return self.write_slice(site, buffer, host);
         }
         let (end, len, len_bytes) = (HostEnd::for_cpu(host), host.len(), size_of_val(&**host));
@@ -275,7 +275,7 @@ impl Stream {
         let promise = || core.device.with_pinned(|pool| pool.promise(len_bytes));
         let promise = same_len.and_then(|()| {
             let promise = reentry::may_ask(&"write_vec").and_then(|()| promise());
-            promise.map_err(|error| core.unserved(site, error))
+            promise.map_err(|error| unserved(&site.on(&core.label), error))
         });
         match promise {
             Err(error) => self.enqueue_copy(&mut op, Err(error), kind, buffer),

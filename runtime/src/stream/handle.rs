@@ -128,7 +128,7 @@ impl Stream {
             None => check_device_code(kernel).and_then(|()| config.check(kernel.name)).err(),
             Some(error) => Some(error.clone()),
         }
-        .map(|error| self.core().refused_call(site, kernel.name, &error));
+        .map(|error| refused_call(self.core(), site, kernel.name, &error));
         if kernel.library.is_some() {
             return self.launch_with_library(site, call, config, refused);
         }
@@ -168,14 +168,12 @@ impl Stream {
     }
 }
 
-impl StreamCore {
-    /// Returns the error of a kernel call that was refused by itself, with the place of the launch.
-    #[cold]
-    fn refused_call(&self, site: Site, kernel: &str, error: &Error) -> Error {
-        let text = error.to_string();
-        let why = text.strip_prefix(kernel).unwrap_or(&text).trim_start_matches(": ");
-        Error::new(error.kind(), format!("{}: {why}", site.on(&self.label)))
-    }
+/// Returns the error of a kernel call that was refused by itself, with the place of the launch.
+#[cold]
+fn refused_call(core: &StreamCore, site: Site, kernel: &str, error: &Error) -> Error {
+    let text = error.to_string();
+    let why = text.strip_prefix(kernel).unwrap_or(&text).trim_start_matches(": ");
+    Error::new(error.kind(), format!("{}: {why}", site.on(&core.label)))
 }
 
 impl PartialEq for Stream {

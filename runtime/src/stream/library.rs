@@ -11,6 +11,7 @@
 //! runs.
 // Decision: docs/decisions/0042-library-workspace-is-an-operand.md
 
+use super::alloc_unspecified;
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::order::{ByteRange, Site};
 use crate::pending::Pending;
@@ -32,7 +33,7 @@ impl Stream {
         let (core, kernel) = (self.core(), call.kernel);
         let mut memory = None;
         if refused.is_none() {
-            match core.library_memory(site, kernel) {
+            match library_memory(core, site, kernel) {
                 Ok(allocation) => memory = allocation,
                 Err(error) => refused = Some(error),
             }
@@ -59,25 +60,23 @@ impl Stream {
     }
 }
 
-impl StreamCore {
-    /// Prepares the library of `kernel`, and allocates its workspace. Returns `None` if the library
-    /// is not used, and if there is no memory.
-    fn library_memory(
-        self: &Arc<Self>,
-        site: Site,
-        kernel: &'static Kernel,
-    ) -> Result<Option<Arc<Allocation>>> {
-        // The op itself returns the error.
-        if self.is_captured() || self.ensure_open(site).is_err() {
-            return Ok(None);
-        }
-        let ready = self.device.with_room(|driver| driver.ready_library(kernel));
-        let bytes = match ready {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) | Err(DriverError::OutOfMemory(_)) => return Ok(None),
-            Err(error) => return Err(self.refused(site, &error)),
-        };
-        let sizes = [*bytes.end(), *bytes.start()];
-        Ok(sizes.into_iter().find_map(|len_bytes| self.alloc_unspecified(site, len_bytes).ok()))
+/// Prepares the library of `kernel`, and allocates its workspace. Returns `None` if the library
+/// is not used, and if there is no memory.
+fn library_memory(
+    core: &Arc<StreamCore>,
+    site: Site,
+    kernel: &'static Kernel,
+) -> Result<Option<Arc<Allocation>>> {
+    // The op itself returns the error.
+    if core.is_captured() || core.ensure_open(site).is_err() {
+        return Ok(None);
     }
+    let ready = core.device.with_room(|driver| driver.ready_library(kernel));
+    let bytes = match ready {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) | Err(DriverError::OutOfMemory(_)) => return Ok(None),
+        Err(error) => return Err(core.refused(site, &error)),
+    };
+    let sizes = [*bytes.end(), *bytes.start()];
+    Ok(sizes.into_iter().find_map(|len_bytes| alloc_unspecified(core, site, len_bytes).ok()))
 }

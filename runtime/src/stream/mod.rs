@@ -13,9 +13,11 @@ mod room;
 mod staged;
 mod wait;
 
+pub(crate) use alloc::alloc_unspecified;
 pub use at::At;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::StreamBuilder;
 pub use lease::{StreamLease, StreamPool};
 pub use room::Permit;
+pub(crate) use wait::synchronize;
 pub use wait::{HoldsMemory, MemoryRef};

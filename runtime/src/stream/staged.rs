@@ -6,7 +6,7 @@ use crate::memory::{HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
 use crate::shared::stream::backlog::{After, Staging};
 use crate::shared::stream::hand_over;
-use crate::shared::{Op, Place, Stream, StreamCore};
+use crate::shared::{Op, Place, Stream, StreamCore, unserved};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -43,13 +43,13 @@ impl Stream {
         let (core, device) = (self.core(), &self.core().device);
         let memory = device.with_pinned(|pool| match pool.try_take(len_bytes) {
             Some(bytes) => Ok(StagingMemory::There(bytes)),
-            None if core.can_hold_back() => {
+            None if can_hold_back(core) => {
                 reentry::may_ask(&"pinned")?;
                 pool.promise(len_bytes).map(StagingMemory::Promised)
             }
             None => pool.take(len_bytes).map(StagingMemory::There),
         });
-        memory.map_err(|error| core.unserved(site, error))
+        memory.map_err(|error| unserved(&site.on(&core.label), error))
     }
 
     /// Enqueues a copy between the host and `buffer` through `memory`. `fill` gets that memory
@@ -117,8 +117,8 @@ impl Stream {
         let stream = self.core().clone();
         background::pin(stream.device.id, move || {
             let bytes = stream.device.with_pinned(|_| promise.keep());
-            let end = bytes.map_err(|error| stream.unserved(site, error)).and_then(|bytes| {
-                let end = stream.host_end(site, &bytes)?;
+            let end = bytes.map_err(|error| unserved(&site.on(&stream.label), error)).and_then(|bytes| {
+                let end = host_end(&stream, site, &bytes)?;
                 fill(bytes);
                 Ok(end)
             });
@@ -161,7 +161,7 @@ impl Stream {
     }
 
     pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-        self.core().host_end(site, host)
+        host_end(self.core(), site, host)
     }
 
     pub(super) fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
@@ -178,33 +178,28 @@ impl Stream {
     }
 }
 
-impl StreamCore {
-    /// Returns true if a copy may be held back until there is memory for it. On a borrowed stream,
-    /// the copy has to be on the driver's stream when the call returns, since the stream's owner
-    /// may use that next. A captured copy is not work yet.
-    pub(super) fn can_hold_back(&self) -> bool {
-        self.device.signalled
-            && self.device.driver.host_memory_is_slow()
-            && !self.borrowed
-            && !self.is_captured()
-    }
+/// Returns true if a copy may be held back until there is memory for it. On a borrowed stream,
+/// the copy has to be on the driver's stream when the call returns, since the stream's owner
+/// may use that next. A captured copy is not work yet.
+pub(super) fn can_hold_back(core: &StreamCore) -> bool {
+    core.device.signalled && core.device.driver.host_memory_is_slow() && !core.borrowed && !core.is_captured()
+}
 
-    /// Returns the host's end of a copy by this stream's device.
-    pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-        let here = self.device.id;
-        host.end_for(here).ok_or_else(|| {
-            Error::new(
-                ErrorKind::DeviceMismatch,
-                format!(
-                    "{}: the pinned buffer belongs to {} and is not page-locked, and {here} copies \
-                     only from and to page-locked memory; get it from pinned() of a CUDA device, \
-                     or stage it with write()",
-                    site.on(&self.label),
-                    host.locked_by(),
-                ),
-            )
-        })
-    }
+/// Returns the host's end of a copy by this stream's device.
+pub(super) fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+    let here = core.device.id;
+    host.end_for(here).ok_or_else(|| {
+        Error::new(
+            ErrorKind::DeviceMismatch,
+            format!(
+                "{}: the pinned buffer belongs to {} and is not page-locked, and {here} copies \
+                 only from and to page-locked memory; get it from pinned() of a CUDA device, \
+                 or stage it with write()",
+                site.on(&core.label),
+                host.locked_by(),
+            ),
+        )
+    })
 }
 
 /// Returns a copy between contiguous host memory and a buffer. Without a host end, which is then

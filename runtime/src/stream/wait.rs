@@ -4,13 +4,12 @@
 use crate::buffer::Buffer;
 use crate::edge::Edge;
 use crate::event::Event;
-use crate::memory::ReuseOrder;
-use crate::order::{Site, StreamId, Use};
+use crate::order::Site;
 use crate::pending::Pending;
 use crate::shared::panics::Concern;
-use crate::shared::{Allocation, Place, Snapshot, Stream, StreamCore};
+use crate::shared::{Allocation, Stream, StreamCore};
 use std::sync::Arc;
-use warpline_driver::{Command, Element, Error, ErrorKind, Result, Stamp};
+use warpline_driver::{Command, Element, Result, Stamp};
 
 /// An argument of [`Stream::wait_for`]: a buffer, or a type that holds one.
 pub trait HoldsMemory {
@@ -171,7 +170,7 @@ impl Stream {
         if let Err(error) = core.may_ask(site).and_then(|()| core.refuse_captured(site, ASKED)) {
             return Pending::refused_on(core, error);
         }
-        core.synchronize()
+        synchronize(core)
     }
 }
 
@@ -179,155 +178,17 @@ impl Stream {
 const ASKED: &str = "the stream is being captured, so none of its ops runs; await a launch of the \
     graph";
 
-impl StreamCore {
-    #[inline(always)]
-    pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
-        if self.is_captured() || other.is_captured() {
-            let there = other.capture(site)?;
-            if let Some(place) = self.wait_captured(site, there.as_ref(), |there| there.snapshot(other))? {
-                return Ok(place);
-            }
-        }
-        self.wait_for_stream(site, other)
-    }
-
-    /// Waits for the other stream's own end, whether or not the stream is captured. Always inline
-    /// up to the point where there is clearly nothing to do, so that the place stays in registers.
-    #[inline(always)]
-    fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
-        // Load `issued` first and `version` second: the version is then at least as new as the
-        // ticket.
-        let issued = other.issued();
-        let version = other.version();
-        // Where no snapshot stands, no wait can have been made.
-        if issued <= other.seen_at() {
-            let state = self.lock(site, false)?;
-            if !other.is_closed() && self.waited_lately(&state, (other.id, issued, version)) {
-                return Ok(Place::at(state.issued, state.stated.clone()));
-            }
-        }
-        self.wait_for_stream_now(site, other)
-    }
-
-    #[inline(never)]
-    fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
-        if Arc::ptr_eq(self, other) {
-            let state = self.lock(site, false)?;
-            return Ok(Place::at(state.issued, state.stated.clone()));
-        }
-        self.ensure_open(site)?;
-        self.check_can_wait(site, other)?;
-        let by_event = self.device.id.backend() == other.device.id.backend();
-        let snapshot = other.snapshot(by_event, |used| self.known.lock().covers(used));
-        let snapshot = snapshot.map_err(|error| {
-            self.take_marks_of(other);
-            self.refused(site, &error)
-        })?;
-        self.wait_snapshot(site, &snapshot)
-    }
-
-    pub(crate) fn check_can_wait(&self, site: Site, other: &StreamCore) -> Result<()> {
-        if self.can_wait_for(other) {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::DeviceMismatch,
-            format!(
-                "{}: stream \"{}\" is on {} of another runtime, and an edge cannot start there; await \
-                 it on the host instead",
-                site.on(&self.label),
-                other.label,
-                other.device.id,
-            ),
-        ))
-    }
-
-    /// Waits for every open stream that used this memory or was refused to write it. Then waits for
-    /// the closed ones, which the caller cannot wait for by name.
-    fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<Place> {
-        let runtime = &*self.device.runtime;
-        let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
-            let book = allocation.ledger.open();
-            let users = book.uses().iter().map(|used| used.stream).collect();
-            (users, book.marked_by().collect(), book.outlived())
-        };
-        let (mut open, mut closed) = (Vec::new(), Vec::new());
-        for id in users.into_iter().filter(|id| *id != self.id) {
-            match runtime.stream(id) {
-                Some(other) if !runtime.observed.is_closed(id) => open.push(other),
-                other => {
-                    some_are_closed = true;
-                    closed.extend(other);
-                }
-            }
-        }
-        open.extend(
-            marked_by.into_iter().filter_map(|id| runtime.stream(id)).filter(|other| !other.is_closed()),
-        );
-        let mut place = Ok(self.here());
-        for other in &open {
-            // Also after a refusal: each wait hands on marks.
-            let next = self.wait_for_stream(site, other);
-            place = place.and(next);
-        }
-        let place = place?;
-        if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
-    }
-
-    /// Orders later work after the closed streams that have not drained. Always takes a ticket.
-    #[cold]
-    fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<Place> {
-        let refused = |error| self.refused(site, &error);
-        let mut edges: Vec<Snapshot> = Vec::new();
-        // The newest user of memory is mostly after the ones before it. So many need one edge.
-        for other in closed.iter().rev().filter(|other| self.can_wait_for(other)) {
-            let end = Use { stream: other.id, ticket: other.issued() };
-            if self.known.lock().covers(end) || edges.first().is_some_and(|from| from.known().covers(end)) {
-                continue;
-            }
-            let from = other.snapshot(true, |_| false).map_err(refused)?;
-            self.wait_if_borrowed(site, &from)?;
-            edges.push(from);
-        }
-        let mut state = self.lock(site, false)?;
-        for from in &edges {
-            self.submit_edge(&mut state, site, from).map_err(refused)?;
-        }
-        // Behind edges it has to be work, so that awaiting it waits for the edges.
-        let taken = if edges.is_empty() {
-            self.take_ticket(&mut state, site)
-        } else {
-            self.submit(&mut state, site, |_| Command::Elided, None, false).map(drop)
-        };
-        taken.map_err(refused)?;
-        edges.iter().for_each(|from| self.know(&mut state, from));
-        Ok(Place { is_of_call: true, ..Place::at(state.issued, state.stated.clone()) })
-    }
-
-    pub(crate) fn synchronize(self: &Arc<Self>) -> Pending<()> {
-        let (core, place) = (self.clone(), self.here());
-        let here = place.clone();
-        Pending::of_synchronize(self, place, move || {
-            core.device.confirm_nothing_is_lost()?;
-            let panics = &core.device.runtime.panics;
-            let epoch = panics.epoch();
-            let panicked = || panics.end_on(core.id, here.ticket);
-            let follows = || core.panic_before(&here, epoch, Concern::OfOthers);
-            core.refusals.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
-        })
-    }
-}
-
-impl ReuseOrder for StreamCore {
-    fn after(&self, used: Use) -> bool {
-        self.known.lock().covers(used)
-    }
-
-    fn finished(&self, used: Use) -> bool {
-        self.device.runtime.is_finished(used)
-    }
-
-    fn can_wait(&self, used: Use) -> bool {
-        self.device.runtime.stream(used.stream).is_none_or(|other| other.fault().is_none())
-    }
+/// Awaits everything on the stream so far, and returns the errors that nobody has seen.
+pub(crate) fn synchronize(core: &Arc<StreamCore>) -> Pending<()> {
+    let place = core.here();
+    let here = place.clone();
+    let on = core.clone();
+    Pending::of_synchronize(core, place, move || {
+        on.device.confirm_nothing_is_lost()?;
+        let panics = &on.device.runtime.panics;
+        let epoch = panics.epoch();
+        let panicked = || panics.end_on(on.id, here.ticket);
+        let follows = || on.panic_before(&here, epoch, Concern::OfOthers);
+        on.refusals.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
+    })
 }

@@ -38,6 +38,7 @@ use crate::order::{
 };
 use crate::shared::{
     Allocation, Build, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
+    unserved,
 };
 use parking_lot::Mutex;
 use recording::{Member, Recording};
@@ -350,7 +351,7 @@ impl Capture {
         let memory = &core.device.memory;
         let order = CaptureOrder { clock: &clock, runtime: &core.device.runtime };
         let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site);
-        let grant = grant.map_err(|error| core.unserved(site, error))?;
+        let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
             self.pool.clone(),
@@ -377,7 +378,7 @@ impl Capture {
         let order = CaptureOrder { clock: &Clock::default(), runtime };
         for (stream, len_bytes) in plan.streams.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted > 0) {
             let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site);
-            let grant = grant.map_err(|error| core.unserved(site, error))?;
+            let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
             self.pool.keep(grant.block);
             stream.workspace = Some(Workspace { ptr: grant.ptr, len_bytes });
         }

@@ -57,6 +57,7 @@ use super::coming::Coming;
 use super::core::{State, StreamCore};
 use super::hand_over::hand_over;
 use super::place::Snapshot;
+use super::turns::block_until;
 use super::unwritten::Unwritten;
 use crate::background;
 use crate::memory::HostEnd;
@@ -331,7 +332,7 @@ impl StreamCore {
             return Ok(());
         }
         self.may_block(site)?;
-        self.block_until(MAX_TICKET, || {
+        block_until(self, MAX_TICKET, || {
             !self.state.lock().has_backlog() || self.device.health.fault().is_some()
         });
         Ok(())
@@ -369,8 +370,8 @@ impl StreamCore {
         stream.want_marker(ticket);
         // All waiters of a stream are woken after an event was recorded there. A waiter at `ticket`
         // would not be registered if that is reached already, and so never woken.
-        stream.block_until(MAX_TICKET, is_told);
-        stream.block_until(ticket, is_over);
+        block_until(&stream, MAX_TICKET, is_told);
+        block_until(&stream, ticket, is_over);
         Ok(())
     }
 

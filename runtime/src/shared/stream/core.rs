@@ -24,6 +24,7 @@
 //! `Stream` handle points directly to its core.
 
 use super::backlog::Backlog;
+use super::foreign_turns::wait_for_turn;
 use super::place::Place;
 use super::progress::Progress;
 use super::refusals::Refusals;
@@ -260,41 +261,12 @@ impl StreamCore {
         turn: bool,
     ) -> Result<Locked<'a, State>> {
         if !turn {
-            state = self.wait_for_turn(state, site)?;
+            state = wait_for_turn(self, state, site)?;
         }
         if state.closed || state.issued >= MAX_TICKET {
             return Err(self.closed_error(site));
         }
         self.device.ensure_open()?;
-        Ok(state)
-    }
-
-    /// Waits until no thread does foreign work here.
-    ///
-    /// # Errors
-    /// `Reentrant` if this thread does the foreign work, or must not wait.
-    #[cold]
-    pub(super) fn wait_for_turn<'a>(
-        &'a self,
-        mut state: Locked<'a, State>,
-        site: Site,
-    ) -> Result<Locked<'a, State>> {
-        while let Some(thread) = state.foreign {
-            let why = if thread == std::thread::current().id() {
-                "this thread is inside foreign work on the stream; enqueue through the raw stream \
-                 that the closure received, or after the closure returns"
-            } else if !reentry::may_block() {
-                "another thread is inside foreign work on the stream, and a waker must not wait \
-                 for it; enqueue in a task"
-            } else {
-                let turns = self.device.foreign_turns.ended();
-                drop(state);
-                self.device.foreign_turns.wait_for_more_than(turns);
-                state = self.state.lock();
-                continue;
-            };
-            return Err(Error::new(ErrorKind::Reentrant, format!("{}: {why}", site.on(&self.label))));
-        }
         Ok(state)
     }
 

@@ -20,11 +20,15 @@ use super::backlog::{After, Elsewhere};
 use super::coming::Coming;
 use super::core::{State, StreamCore};
 use super::place::{Place, Snapshot};
+use crate::memory::ReuseOrder;
 use crate::order::{Clock, Site, StreamId, Use};
+use crate::shared::Allocation;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{Command, DriverError, DriverFailure, Point, Result, Submission, op_events};
+use warpline_driver::{
+    Command, DriverError, DriverFailure, Error, ErrorKind, Point, Result, Submission, op_events,
+};
 
 /// The outcome of a wait.
 pub(crate) struct Waited {
@@ -301,5 +305,175 @@ impl StreamCore {
             op_events::op_waits(place.ticket, from, || (self.device.runtime.number, self.id.number()));
         }
         Ok(place)
+    }
+}
+
+/// The waits of a program.
+impl StreamCore {
+    #[inline(always)]
+    pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
+        if self.is_captured() || other.is_captured() {
+            let there = other.capture(site)?;
+            if let Some(place) = self.wait_captured(site, there.as_ref(), |there| there.snapshot(other))? {
+                return Ok(place);
+            }
+        }
+        self.wait_for_stream(site, other)
+    }
+
+    /// Waits for the other stream's own end, whether or not the stream is captured. Always inline
+    /// up to the point where there is clearly nothing to do, so that the place stays in registers.
+    #[inline(always)]
+    fn wait_for_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
+        // Load `issued` first and `version` second: the version is then at least as new as the
+        // ticket.
+        let issued = other.issued();
+        let version = other.version();
+        // Where no snapshot stands, no wait can have been made.
+        if issued <= other.seen_at() {
+            let state = self.lock(site, false)?;
+            if !other.is_closed() && self.waited_lately(&state, (other.id, issued, version)) {
+                return Ok(Place::at(state.issued, state.stated.clone()));
+            }
+        }
+        self.wait_for_stream_now(site, other)
+    }
+
+    #[inline(never)]
+    fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
+        if Arc::ptr_eq(self, other) {
+            let state = self.lock(site, false)?;
+            return Ok(Place::at(state.issued, state.stated.clone()));
+        }
+        self.ensure_open(site)?;
+        self.check_can_wait(site, other)?;
+        let by_event = self.device.id.backend() == other.device.id.backend();
+        let snapshot = other.snapshot(by_event, |used| self.known.lock().covers(used));
+        let snapshot = snapshot.map_err(|error| {
+            self.take_marks_of(other);
+            self.refused(site, &error)
+        })?;
+        self.wait_snapshot(site, &snapshot)
+    }
+
+    pub(crate) fn check_can_wait(&self, site: Site, other: &StreamCore) -> Result<()> {
+        if self.can_wait_for(other) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::DeviceMismatch,
+            format!(
+                "{}: stream \"{}\" is on {} of another runtime, and an edge cannot start there; await \
+                 it on the host instead",
+                site.on(&self.label),
+                other.label,
+                other.device.id,
+            ),
+        ))
+    }
+
+    /// Waits for every open stream that used this memory or was refused to write it. Then waits for
+    /// the closed ones, which the caller cannot wait for by name.
+    pub(crate) fn wait_for_uses(self: &Arc<Self>, site: Site, allocation: &Allocation) -> Result<Place> {
+        let runtime = &*self.device.runtime;
+        let (users, marked_by, mut some_are_closed): (Vec<StreamId>, Vec<StreamId>, bool) = {
+            let book = allocation.ledger.open();
+            let users = book.uses().iter().map(|used| used.stream).collect();
+            (users, book.marked_by().collect(), book.outlived())
+        };
+        let (mut open, mut closed) = (Vec::new(), Vec::new());
+        for id in users.into_iter().filter(|id| *id != self.id) {
+            match runtime.stream(id) {
+                Some(other) if !runtime.observed.is_closed(id) => open.push(other),
+                other => {
+                    some_are_closed = true;
+                    closed.extend(other);
+                }
+            }
+        }
+        open.extend(
+            marked_by.into_iter().filter_map(|id| runtime.stream(id)).filter(|other| !other.is_closed()),
+        );
+        let mut place = Ok(self.here());
+        for other in &open {
+            // Also after a refusal: each wait hands on marks.
+            let next = self.wait_for_stream(site, other);
+            place = place.and(next);
+        }
+        let place = place?;
+        if some_are_closed { self.wait_for_closed(site, &closed) } else { Ok(place) }
+    }
+
+    /// Orders later work after the closed streams that have not drained. Always takes a ticket.
+    #[cold]
+    fn wait_for_closed(self: &Arc<Self>, site: Site, closed: &[Arc<StreamCore>]) -> Result<Place> {
+        let refused = |error| self.refused(site, &error);
+        let mut edges: Vec<Snapshot> = Vec::new();
+        // The newest user of memory is mostly after the ones before it. So many need one edge.
+        for other in closed.iter().rev().filter(|other| self.can_wait_for(other)) {
+            let end = Use { stream: other.id, ticket: other.issued() };
+            if self.known.lock().covers(end) || edges.first().is_some_and(|from| from.known().covers(end)) {
+                continue;
+            }
+            let from = other.snapshot(true, |_| false).map_err(refused)?;
+            self.wait_if_borrowed(site, &from)?;
+            edges.push(from);
+        }
+        let mut state = self.lock(site, false)?;
+        for from in &edges {
+            self.submit_edge(&mut state, site, from).map_err(refused)?;
+        }
+        // Behind edges it has to be work, so that awaiting it waits for the edges.
+        let taken = if edges.is_empty() {
+            self.take_ticket(&mut state, site)
+        } else {
+            self.submit(&mut state, site, |_| Command::Elided, None, false).map(drop)
+        };
+        taken.map_err(refused)?;
+        edges.iter().for_each(|from| self.know(&mut state, from));
+        Ok(Place { is_of_call: true, ..Place::at(state.issued, state.stated.clone()) })
+    }
+
+    /// Makes this stream wait for a place on another stream that was noted before.
+    pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &Snapshot) -> Result<Place> {
+        if self.is_captured() || from.capture.is_some() {
+            let there =
+                from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
+            if let Some(None) = there {
+                return Err(crate::shared::captured(
+                    site,
+                    self,
+                    "the event was recorded in a capture that has ended; record one after a launch",
+                ));
+            }
+            let place = self.wait_captured(site, there.flatten().as_ref(), |_| from.clone())?;
+            if let Some(place) = place {
+                return Ok(place);
+            }
+        }
+        self.wait_if_borrowed(site, from)?;
+        let mut locked = self.lock(site, false)?;
+        let state: &mut State = &mut locked;
+        let place = (from.used.stream, from.used.ticket, from.version);
+        if self.waited_lately(state, place) && !self.device.runtime.observed.is_closed(from.used.stream) {
+            return Ok(Place::at(state.issued, state.stated.clone()));
+        }
+        let place = self.wait_at(state, site, from);
+        drop(locked);
+        self.waited(site, place, from.used)
+    }
+}
+
+impl ReuseOrder for StreamCore {
+    fn after(&self, used: Use) -> bool {
+        self.known.lock().covers(used)
+    }
+
+    fn finished(&self, used: Use) -> bool {
+        self.device.runtime.is_finished(used)
+    }
+
+    fn can_wait(&self, used: Use) -> bool {
+        self.device.runtime.stream(used.stream).is_none_or(|other| other.fault().is_none())
     }
 }

@@ -5,6 +5,7 @@
 // Decision: docs/decisions/0005-check-enter-submit-undo.md
 
 use super::core::{State, StreamCore};
+use super::launch_blocking::wait_for_launch;
 use super::op::{Build, Op, Peers};
 use super::place::{Place, Snapshot};
 use crate::order::{
@@ -80,7 +81,7 @@ impl StreamCore {
             (op.kind, if op.moved > 0 { op.moved } else { touched() })
         });
         if self.device.launches_block {
-            self.wait_for_launch(op, place.ticket)?;
+            wait_for_launch(self, op, place.ticket)?;
         }
         Ok(place)
     }
@@ -491,34 +492,5 @@ impl StreamCore {
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         self.enqueue(&mut Op::new(kind, site, &[]), command)
-    }
-
-    /// Makes this stream wait for a place on another stream that was noted before.
-    pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &Snapshot) -> Result<Place> {
-        if self.is_captured() || from.capture.is_some() {
-            let there =
-                from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
-            if let Some(None) = there {
-                return Err(crate::shared::captured(
-                    site,
-                    self,
-                    "the event was recorded in a capture that has ended; record one after a launch",
-                ));
-            }
-            let place = self.wait_captured(site, there.flatten().as_ref(), |_| from.clone())?;
-            if let Some(place) = place {
-                return Ok(place);
-            }
-        }
-        self.wait_if_borrowed(site, from)?;
-        let mut locked = self.lock(site, false)?;
-        let state: &mut State = &mut locked;
-        let place = (from.used.stream, from.used.ticket, from.version);
-        if self.waited_lately(state, place) && !self.device.runtime.observed.is_closed(from.used.stream) {
-            return Ok(Place::at(state.issued, state.stated.clone()));
-        }
-        let place = self.wait_at(state, site, from);
-        drop(locked);
-        self.waited(site, place, from.used)
     }
 }

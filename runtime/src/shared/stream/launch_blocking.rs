@@ -26,6 +26,7 @@
 
 use super::core::StreamCore;
 use super::op::Op;
+use super::turns::block_until;
 #[cfg(feature = "test-util")]
 use crate::shared::RuntimeShared;
 #[cfg(feature = "test-util")]
@@ -64,30 +65,28 @@ impl Drop for ClosedGate {
     }
 }
 
-impl StreamCore {
-    /// Waits until an op of this device has run, unless the rules say otherwise. Called while no
-    /// lock is held.
-    ///
-    /// # Errors
-    /// The error of the device, if it failed before the op had run.
-    #[cold]
-    pub(super) fn wait_for_launch(&self, op: &Op<'_>, ticket: Ticket) -> Result<()> {
-        let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
-        let behind_a_gate = || self.device.runtime.closed_gates.0.load(Ordering::Relaxed) > 0;
-        if !is_waited_for || !reentry::may_block() || behind_a_gate() || self.state.lock().has_backlog() {
-            return Ok(());
-        }
-        let has_run = || self.progress.timeline.reached(ticket);
-        if self.device.runs_in_turns {
-            while !has_run() && self.fault().is_none() && self.device.runtime.turn() {}
-        } else {
-            self.block_until(ticket, || has_run() || self.fault().is_some());
-        }
-        // The op may have run just before the device failed: read the fault first.
-        let fault = self.fault().cloned();
-        match fault {
-            Some(fault) if !has_run() => Err(fault),
-            _ => Ok(()),
-        }
+/// Waits until an op of this device has run, unless the rules say otherwise. Called while no
+/// lock is held.
+///
+/// # Errors
+/// The error of the device, if it failed before the op had run.
+#[cold]
+pub(super) fn wait_for_launch(core: &StreamCore, op: &Op<'_>, ticket: Ticket) -> Result<()> {
+    let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
+    let behind_a_gate = || core.device.runtime.closed_gates.0.load(Ordering::Relaxed) > 0;
+    if !is_waited_for || !reentry::may_block() || behind_a_gate() || core.state.lock().has_backlog() {
+        return Ok(());
+    }
+    let has_run = || core.progress.timeline.reached(ticket);
+    if core.device.runs_in_turns {
+        while !has_run() && core.fault().is_none() && core.device.runtime.turn() {}
+    } else {
+        block_until(core, ticket, || has_run() || core.fault().is_some());
+    }
+    // The op may have run just before the device failed: read the fault first.
+    let fault = core.fault().cloned();
+    match fault {
+        Some(fault) if !has_run() => Err(fault),
+        _ => Ok(()),
     }
 }

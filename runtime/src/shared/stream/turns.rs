@@ -51,23 +51,21 @@ pub(crate) async fn watching<F: Future>(
     .await
 }
 
-impl StreamCore {
-    /// Blocks this thread until `is_over` returns true. It is called again when `ticket` of this
-    /// stream is reached, and when the waiters of this stream are woken. If the ticket is reached
-    /// before the call, `is_over` has to return true then. Observes nothing.
-    pub(super) fn block_until(&self, ticket: Ticket, is_over: impl Fn() -> bool) {
-        let mut sleeper = Sleeper { timeline: &self.progress.timeline, registration: None };
-        block_on(poll_fn(|cx| {
-            let Sleeper { timeline, registration } = &mut sleeper;
-            // Register first, then look, as in `watching`.
-            let _ = timeline.register(ticket, cx.waker(), registration);
-            if is_over() {
-                return Poll::Ready(());
-            }
-            if self.device.runtime.turn() {
-                reentry::wake(cx.waker());
-            }
-            Poll::Pending
-        }));
-    }
+/// Blocks this thread until `is_over` returns true. It is called again when `ticket` of this
+/// stream is reached, and when the waiters of this stream are woken. If the ticket is reached
+/// before the call, `is_over` has to return true then. Observes nothing.
+pub(super) fn block_until(core: &StreamCore, ticket: Ticket, is_over: impl Fn() -> bool) {
+    let mut sleeper = Sleeper { timeline: &core.progress.timeline, registration: None };
+    block_on(poll_fn(|cx| {
+        let Sleeper { timeline, registration } = &mut sleeper;
+        // Register first, then look, as in `watching`.
+        let _ = timeline.register(ticket, cx.waker(), registration);
+        if is_over() {
+            return Poll::Ready(());
+        }
+        if core.device.runtime.turn() {
+            reentry::wake(cx.waker());
+        }
+        Poll::Pending
+    }));
 }
