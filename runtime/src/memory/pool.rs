@@ -455,8 +455,7 @@ impl Pool {
                 _ => None,
             }
         };
-        // Any usable block that is large enough alone was found before, so a run begins with a
-        // smaller one.
+        // A usable block that is large enough alone was found before: a run begins with a smaller one.
         let mut found = None;
         'starts: for place in self.shelf.range(smaller(false)).chain(self.shelf.range(smaller(true))) {
             let start = place.block;

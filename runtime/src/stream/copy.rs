@@ -416,39 +416,43 @@ impl Stream {
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let copy = match host {
-            Some(_) if matches!(here.runtime.mode, OrderMode::Warn | OrderMode::Off) => copy.and_then(|_| {
-                let text = format!(
-                    "{}: a copy between {} and {} needs the order mode deny or wait, and this runtime has \
-                     {:?}; nothing else keeps kernels of the CPU device off the memory meanwhile",
-                    site.on(self.label()),
-                    ends[0].id,
-                    ends[1].id,
-                    here.runtime.mode
-                );
-                Err(Error::new(ErrorKind::Unsupported, text))
-            }),
-            _ => copy,
+            Some(_) => copy.and_then(|copy| self.can_copy_in_pieces(site, ends).map(|()| copy)),
+            None => copy,
         };
         let place = match (copy, host) {
-            (Ok(copy), None) => {
-                op.moved = copy.bytes();
-                self.core().enqueue(&mut op, |_| Command::Copy(copy))
-            }
             // Page-locked memory is copied directly. The op keeps it. A capture is left to refuse
             // the copy, as one in pieces.
             (Ok(copy), Some(host))
-                if host.is_page_locked_for(here.id) && copy.bytes() > 0 && !self.core().is_captured() =>
+                if !host.is_page_locked_for(here.id) || copy.bytes() == 0 || self.core().is_captured() =>
             {
                 op.moved = copy.bytes();
-                self.core().enqueue(&mut op, |_| Command::Copy(copy))
-            }
-            (Ok(copy), Some(host)) => {
-                op.moved = copy.bytes();
                 self.enqueue_in_pieces(&mut op, copy, host.clone(), slot)
+            }
+            (Ok(copy), _) => {
+                op.moved = copy.bytes();
+                self.core().enqueue(&mut op, |_| Command::Copy(copy))
             }
             (Err(error), _) => self.enqueue_refused(&mut op, error),
         };
         Pending::value(self.core(), place, ())
+    }
+}
+
+impl Stream {
+    /// Refuses copies between backends in the modes that let conflicting ops run.
+    fn can_copy_in_pieces(&self, site: Site, ends: [&Arc<DeviceShared>; 2]) -> Result<()> {
+        let mode = self.core().device.runtime.mode;
+        if !matches!(mode, OrderMode::Warn | OrderMode::Off) {
+            return Ok(());
+        }
+        let text = format!(
+            "{}: a copy between {} and {} needs the order mode deny or wait, and this runtime has {mode:?}; \
+             nothing else keeps kernels of the CPU device off the memory meanwhile",
+            site.on(self.label()),
+            ends[0].id,
+            ends[1].id,
+        );
+        Err(Error::new(ErrorKind::Unsupported, text))
     }
 }
 

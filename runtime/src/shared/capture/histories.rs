@@ -91,8 +91,16 @@ impl Histories {
         operands.iter().map(traced).collect()
     }
 
-    /// Adds an op's access to what a launch does.
-    pub(crate) fn add(&mut self, allocation: &Allocation, range: ByteRange, mode: AccessMode) {
+    /// Adds an op's accesses to what a launch does. Reads come first: what the op reads was there
+    /// before it wrote.
+    pub(super) fn add_all(&mut self, operands: &[Operand<'_>]) {
+        let (reads, writes): (Vec<&Operand<'_>>, Vec<_>) =
+            operands.iter().partition(|operand| operand.access.reads());
+        let all = reads.into_iter().chain(writes);
+        all.for_each(|operand| self.add(operand.allocation, operand.range, operand.access));
+    }
+
+    fn add(&mut self, allocation: &Allocation, range: ByteRange, mode: AccessMode) {
         if let Some(history) = self.by_address.get_mut(&address(allocation))
             && !range.is_empty()
         {

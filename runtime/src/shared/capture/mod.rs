@@ -45,7 +45,7 @@ use recording::{Member, Recording};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use warpline_driver::internal::{ErrorParts, append_plan, work_of};
+use warpline_driver::internal::{ErrorParts, work_of};
 use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
@@ -280,7 +280,7 @@ impl Capture {
         };
         let mut recording = self.recording.lock();
         let at = recording.find(core).expect("a captured stream is a member of its capture");
-        let Member { id, number: before, stream, .. } = recording.members[at];
+        let Member { id, number: before, .. } = recording.members[at];
         let number = before + work.steps();
         if number == before {
             return Ok(number);
@@ -311,27 +311,8 @@ impl Capture {
         }
         let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
         drop(operands);
-        // Reads come first: what the op reads was there before it wrote.
-        let (reads, writes): (Vec<&Operand<'_>>, Vec<_>) =
-            op.operands.iter().partition(|operand| operand.access.reads());
-        let all = reads.into_iter().chain(writes);
-        all.for_each(|operand| histories.add(operand.allocation, operand.range, operand.access));
-        match work {
-            What::One(work) => recording.plan.steps.push(Step { stream, number, site: op.site, work }),
-            What::Steps(graph) => {
-                let mut sides = std::mem::take(&mut recording.members[at].sides);
-                append_plan(&mut recording.plan, graph, (stream, before), &mut sides);
-                recording.members[at].sides = sides;
-            }
-        }
-        recording.keeps.extend(op.keep.take());
-        for claim in op.claims {
-            if !recording.claims.contains(claim) {
-                recording.claims.push(*claim);
-            }
-        }
-        let member = &mut recording.members[at];
-        (member.number, member.newest_op) = (number, Some((number, op.site)));
+        histories.add_all(op.operands);
+        recording.add(at, number, op, work);
         drop((guard, recording));
         for conflict in warnings {
             if core.device.runtime.warns_first(conflict.earlier(), op.site) {

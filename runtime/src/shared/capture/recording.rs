@@ -1,12 +1,13 @@
 //! The record of a capture so far: its member streams, the plan, and what the plan's launches need.
 
-use super::captured;
 use super::histories::Traced;
+use super::{What, captured};
 use crate::order::{self, Access, Clock, Conflict, Findings, Site, StreamId, Use};
-use crate::shared::StreamCore;
+use crate::shared::{Op, StreamCore};
 use std::sync::Arc;
+use warpline_driver::internal::append_plan;
 use warpline_driver::timeline::{Keep, Ticket};
-use warpline_driver::{Claim, Error, Plan, Result};
+use warpline_driver::{Claim, Error, Plan, Result, Step};
 
 #[derive(Default)]
 pub(crate) struct Recording {
@@ -66,6 +67,25 @@ impl Recording {
             }
         }
         Ok(())
+    }
+
+    /// Adds an op of the member at this index to the plan. `number` is that of its last step.
+    pub(super) fn add(&mut self, at: usize, number: Ticket, op: &mut Op<'_>, work: What<'_>) {
+        let member = &mut self.members[at];
+        let (stream, before) = (member.stream, member.number);
+        match work {
+            What::One(work) => self.plan.steps.push(Step { stream, number, site: op.site, work }),
+            What::Steps(graph) => {
+                append_plan(&mut self.plan, graph, (stream, before), &mut member.sides);
+            }
+        }
+        (member.number, member.newest_op) = (number, Some((number, op.site)));
+        self.keeps.extend(op.keep.take());
+        for claim in op.claims {
+            if !self.claims.contains(claim) {
+                self.claims.push(*claim);
+            }
+        }
     }
 
     pub(crate) fn conflicts(

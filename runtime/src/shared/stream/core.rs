@@ -121,6 +121,27 @@ pub(crate) struct Settings {
     pub(crate) borrowed: Option<RawHandle>,
 }
 
+impl State {
+    fn new(core: Weak<StreamCore>, id: StreamId, raw: Arc<dyn DriverStream>) -> Self {
+        State {
+            core,
+            raw,
+            issued: 0,
+            marker_at: 0,
+            stated: Clock::default(),
+            knows_more: false,
+            marks: Marks::default(),
+            closed: false,
+            forgotten: None,
+            backlog: None,
+            foreign: None,
+            foreign_from: 0,
+            waited: [(id, u64::MAX, 0); 4],
+            waited_at: 0,
+        }
+    }
+}
+
 impl StreamCore {
     pub(crate) fn new(device: Arc<DeviceShared>, settings: Settings) -> Result<Arc<Self>> {
         reentry::may_ask(&"new_stream")?;
@@ -144,29 +165,13 @@ impl StreamCore {
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let raw_stream = raw.clone();
-        let state = |core: &Weak<StreamCore>| State {
-            core: core.clone(),
-            raw,
-            issued: 0,
-            marker_at: 0,
-            stated: Clock::default(),
-            knows_more: false,
-            marks: Marks::default(),
-            closed: false,
-            forgotten: None,
-            backlog: None,
-            foreign: None,
-            foreign_from: 0,
-            waited: [(id, u64::MAX, 0); 4],
-            waited_at: 0,
-        };
+        let progress = Progress::new(raw.clone(), timeline, device.signalled);
         let core = Arc::new_cyclic(|core| StreamCore {
             id,
             label,
             priority: settings.priority,
-            progress: Progress::new(raw_stream, timeline, device.signalled),
-            state: DelegationLock::new(state(core), device.signalled),
+            progress,
+            state: DelegationLock::new(State::new(core.clone(), id, raw), device.signalled),
             known: Mutex::default(),
             seen_at: AtomicU64::new(0),
             issued: AtomicU64::new(0),

@@ -4,13 +4,15 @@
 //! under one lock.
 // Decision: docs/decisions/0005-check-enter-submit-undo.md
 
+use super::added_edges::{Edges, edges_for, ensure, insert_edges, submit_edges, unordered, warn_of};
 use super::core::{State, StreamCore};
 use super::launch_blocking::wait_for_launch;
 use super::op::{Build, Op, Peers};
-use super::place::{Place, Snapshot};
+use super::place::Place;
+use crate::delegation::Locked;
 use crate::order::{
-    self, Access, Asker, Conflict, Disjoint, Ensured, Entered, Entry, Finding, Findings, MAX_ACCESSES, Mark,
-    Named, OrderMode, Refused, Site, Use, check_and_enter, leaves_a_mark, overlap_within,
+    self, Asker, Disjoint, Ensured, Entered, Entry, MAX_ACCESSES, Mark, OrderMode, Refused, Site,
+    check_and_enter, leaves_a_mark, overlap_within,
 };
 use crate::shared::{Allocation, Operand};
 use smallvec::SmallVec;
@@ -19,19 +21,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Until};
 use warpline_driver::{
-    Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Point, Result, reentry,
+    Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Result, reentry,
 };
 
 /// The maximum number of operands of one op.
 const MAX_OPERANDS: usize = 255;
-
-/// The edges that the runtime adds before one op.
-#[derive(Default)]
-struct Edges {
-    from: SmallVec<[Snapshot; 1]>,
-    /// Uses that are before the op, by these edges or already.
-    ensured: Ensured,
-}
 
 impl StreamCore {
     /// Enqueues an op on the stream. A refusal may mark what the op would have written, and changes
@@ -86,6 +80,7 @@ impl StreamCore {
         Ok(place)
     }
 
+    /// Admits the op to the stream, checks it, and puts it on the stream.
     #[inline]
     fn try_enqueue(
         self: &Arc<Self>,
@@ -95,56 +90,86 @@ impl StreamCore {
         if let Some(error) = op.refused.take() {
             return Err(error);
         }
-        let accesses = op.operands;
         let mut order = Disjoint::new();
-        let disjoint = order::disjoint(accesses, &mut order).then_some(&order);
+        let disjoint = order::disjoint(op.operands, &mut order).then_some(&order);
         self.check_shape(op, disjoint.is_some())?;
-        let runtime = &*self.device.runtime;
-        let strictness = runtime.mode.strictness();
         // Declared before the lock is taken, so that it is dropped after the lock is released:
         // returning room wakes the task that waits for it.
         let permit;
-        let mut state = self.lock(op.site, op.turn)?;
+        let state = self.lock(op.site, op.turn)?;
         permit = if op.without_permit { None } else { self.permit(op.site)? };
-        let mut entered = Entered::default();
-        let mut edges = Edges::default();
+        let (mut entered, mut edges) = (Entered::default(), Edges::default());
+        let state = self.check(op, state, disjoint, &mut entered, &mut edges)?;
+        self.put(op, state, command, permit, entered, &edges)
+    }
+
+    /// Checks the op against the histories of its operands, and enters it there. Notes the edges
+    /// that it needs. The lock is released while other streams are asked where they stand.
+    #[inline]
+    fn check<'a>(
+        &'a self,
+        op: &Op<'_>,
+        mut state: Locked<'a, State>,
+        disjoint: Option<&Disjoint>,
+        entered: &mut Entered,
+        edges: &mut Edges,
+    ) -> Result<Locked<'a, State>> {
+        let (accesses, runtime) = (op.operands, &*self.device.runtime);
         loop {
-            let State { stated, marks, issued, .. } = &*state;
-            let (stream, observed, ensured) = (self.id, &runtime.observed, &edges.ensured);
-            let asker = Asker { stream, stated, observed, marks, ensured };
-            let entry = Entry { asker, ticket: issued + 1, site: &op.site, strictness };
-            let needs = match check_and_enter(accesses, disjoint, &entry, &mut entered) {
-                Ok(()) => break,
+            let ticket = state.issued + 1;
+            let entry = self.entry(op, &state, &edges.ensured, ticket);
+            let needs = match check_and_enter(accesses, disjoint, &entry, entered) {
+                Ok(()) => return Ok(state),
                 Err(Refused::Marked(mark)) => {
                     return Err(Error::inherited(&op.site.on(&self.label), order::refusal(&mark)));
                 }
                 Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);
-                    return Err(self.unordered(op.site, accesses, &findings));
+                    return Err(unordered(self, op.site, accesses, &findings));
                 }
-                Err(Refused::Unordered(findings)) => self.edges_for(op.site, accesses, findings)?,
+                Err(Refused::Unordered(findings)) => edges_for(self, op.site, accesses, findings)?,
                 Err(Refused::Needs(needs)) => needs,
             };
-            if self.ensure(accesses, &needs, &mut edges) {
+            if ensure(self, accesses, &needs, edges) {
                 drop(state);
-                self.insert_edges(op.site, op.turn, &needs, &mut edges)?;
+                insert_edges(self, op.site, op.turn, &needs, edges)?;
                 state = self.lock(op.site, op.turn)?;
             }
         }
+    }
+
+    /// Returns the op as the order check sees it.
+    #[inline]
+    fn entry<'a>(
+        &'a self,
+        op: &'a Op<'_>,
+        state: &'a State,
+        ensured: &'a Ensured,
+        ticket: Ticket,
+    ) -> Entry<'a> {
+        let State { stated, marks, .. } = state;
+        let runtime = &*self.device.runtime;
+        let asker = Asker { stream: self.id, stated, observed: &runtime.observed, marks, ensured };
+        Entry { asker, ticket, site: &op.site, strictness: runtime.mode.strictness() }
+    }
+
+    /// Puts an op that was checked on the stream: its edges, then the op itself.
+    #[inline]
+    fn put(
+        &self,
+        op: &mut Op<'_>,
+        mut state: Locked<'_, State>,
+        command: impl FnOnce(Ticket) -> Command,
+        permit: Option<OwnedSemaphorePermit>,
+        entered: Entered,
+        edges: &Edges,
+    ) -> Result<Place> {
         let has_edges = !edges.from.is_empty();
-        let claims = (runtime.mode != OrderMode::Deny).then(|| claims(op));
+        let claims = (self.device.runtime.mode != OrderMode::Deny).then(|| claims(op));
         let ticket = state.issued + 1;
-        let mut kept = false;
-        if let Some(keep) = op.keep.take() {
-            self.progress.timeline.keep_until(ticket, keep, Until::Over);
-            kept = true;
-        }
-        if let Some(permit) = permit {
-            self.progress.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
-            kept = true;
-        }
+        let kept = self.keep(op, permit, ticket);
         let led = if has_edges || op.gate.is_some() {
-            self.submit_edges(&mut state, op.site, &edges, op.gate.take(), kept)
+            submit_edges(self, &mut state, op.site, edges, op.gate.take(), kept)
         } else {
             Ok(())
         };
@@ -162,30 +187,56 @@ impl StreamCore {
             edges.from.iter().for_each(|from| self.know(&mut state, from));
         }
         if let Err(error) = submitted {
-            op.halfway = matches!(error, DriverError::Halfway(_));
-            if !op.halfway {
-                let State { stated, marks, .. } = &*state;
-                let (stream, observed) = (self.id, &runtime.observed);
-                let asker = Asker { stream, stated, observed, marks, ensured: &Ensured::new() };
-                order::undo(accesses, &Entry { asker, ticket, site: &op.site, strictness }, entered);
-            }
-            let forgotten = state.forgotten.take();
-            drop(state);
-            forgotten.unwrap_or_default().run();
-            return Err(self.refused(op.site, &error));
+            return Err(self.take_back(op, state, ticket, entered, &error));
         }
         if let Some(backlog) = &mut state.backlog {
-            backlog.note_operands(&self.device, accesses);
+            backlog.note_operands(&self.device, op.operands);
         }
         if unmarks {
-            order::overwritten(accesses);
+            order::overwritten(op.operands);
         }
         let place = Place { is_of_call: true, ..Place::at(ticket, state.stated.clone()) };
         drop(state);
         if !entered.findings.is_empty() {
-            self.warn_of(op.site, accesses, &entered.findings);
+            warn_of(self, op.site, op.operands, &entered.findings);
         }
         Ok(place)
+    }
+
+    /// Keeps what has to stay until the op of `ticket` has run. Returns whether there is anything.
+    #[inline]
+    fn keep(&self, op: &mut Op<'_>, permit: Option<OwnedSemaphorePermit>, ticket: Ticket) -> bool {
+        let mut kept = false;
+        if let Some(keep) = op.keep.take() {
+            self.progress.timeline.keep_until(ticket, keep, Until::Over);
+            kept = true;
+        }
+        if let Some(permit) = permit {
+            self.progress.timeline.keep_until(ticket, Arc::new(permit), Until::Reached);
+            kept = true;
+        }
+        kept
+    }
+
+    /// Takes back the entries of an op that the driver refused, unless it stopped halfway. Returns
+    /// the error of the call.
+    #[cold]
+    fn take_back(
+        &self,
+        op: &mut Op<'_>,
+        mut state: Locked<'_, State>,
+        ticket: Ticket,
+        entered: Entered,
+        error: &DriverError,
+    ) -> Error {
+        op.halfway = matches!(error, DriverError::Halfway(_));
+        if !op.halfway {
+            order::undo(op.operands, &self.entry(op, &state, &Ensured::new(), ticket), entered);
+        }
+        let forgotten = state.forgotten.take();
+        drop(state);
+        forgotten.unwrap_or_default().run();
+        self.refused(op.site, error)
     }
 
     #[inline]
@@ -292,130 +343,6 @@ impl StreamCore {
                     most - room.available_permits()
                 ),
             )
-        })
-    }
-
-    #[cold]
-    fn conflicts(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Vec<Conflict> {
-        let runtime = &self.device.runtime;
-        let conflict = |finding: &Finding| {
-            let id = finding.earlier.used.stream;
-            let gone = || Named { label: "closed".into(), device: self.device.id.to_string().into(), id };
-            let (writes, there) =
-                (accesses[finding.access].access.writes(), runtime.name(id).unwrap_or_else(gone));
-            Conflict::new(self.name(), op, writes, there, &finding.earlier)
-                .observed_until(runtime.observed.newest(id))
-        };
-        findings.iter().map(conflict).collect()
-    }
-
-    #[cold]
-    fn unordered(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) -> Error {
-        let conflicts = self.conflicts(op, accesses, findings);
-        Error::with_conflicts(ErrorKind::Unordered, order::describe(&conflicts), conflicts)
-    }
-
-    #[cold]
-    fn warn_of(&self, op: Site, accesses: &[Operand<'_>], findings: &Findings) {
-        for conflict in self.conflicts(op, accesses, findings) {
-            if self.device.runtime.warns_first(conflict.earlier(), op) {
-                crate::report::unordered(&conflict);
-            }
-        }
-    }
-
-    /// Returns the uses that need edges, in `wait` mode, if there can be edges from all of them.
-    #[cold]
-    fn edges_for(&self, site: Site, accesses: &[Operand<'_>], findings: Findings) -> Result<Vec<Use>> {
-        let runtime = &self.device.runtime;
-        let possible = |used: Use| match runtime.stream(used.stream) {
-            // A device that waits for a failed one fails with it.
-            Some(other) => self.can_wait_for(&other) && other.fault().is_none(),
-            // The stream is gone by now, so it is before everything.
-            None => runtime.observed.is_gone(used.stream),
-        };
-        if findings.iter().all(|finding| possible(finding.earlier.used)) {
-            return Ok(findings.iter().map(|finding| finding.earlier.used).collect());
-        }
-        Err(self.unordered(site, accesses, &findings))
-    }
-
-    /// Notes which of `needs` hold already, by the known clock or because they have finished.
-    /// Returns whether any are left.
-    #[cold]
-    fn ensure(&self, accesses: &[Operand<'_>], needs: &[Use], edges: &mut Edges) -> bool {
-        let runtime = &self.device.runtime;
-        let known = self.known.lock().clone();
-        let mut some_are_left = false;
-        for used in needs {
-            let over = runtime.is_finished(*used);
-            if over {
-                let behind = |access: &&Operand<'_>| access.ledger().open().behind() == Some(*used);
-                accesses.iter().filter(behind).for_each(|access| access.ledger().open().clear_behind());
-            }
-            if over || known.covers(*used) {
-                edges.ensured.add(*used);
-            } else {
-                some_are_left = true;
-            }
-        }
-        some_are_left
-    }
-
-    /// Notes where the streams of `needs` stand, for the op to wait for. Called while no stream's
-    /// lock is held.
-    #[cold]
-    fn insert_edges(&self, site: Site, turn: bool, needs: &[Use], edges: &mut Edges) -> Result<()> {
-        let runtime = &self.device.runtime;
-        for used in needs {
-            if edges.ensured.covers(*used) {
-                continue;
-            }
-            let Some(other) = runtime.stream(used.stream) else {
-                // The stream is gone by now, so it is before everything.
-                edges.ensured.add(*used);
-                continue;
-            };
-            if let Some(fault) = other.fault() {
-                // The awaited place is never reached.
-                return Err(fault.clone());
-            }
-            let from = other.snapshot_behind_turns(site)?;
-            if turn || self.borrowed {
-                self.wait_on_the_host(site, &from)?;
-            }
-            edges.ensured.add(from.used);
-            edges.from.push(from.with_recorded_event());
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn submit_edges(
-        &self,
-        state: &mut State,
-        site: Site,
-        edges: &Edges,
-        gate: Option<Point>,
-        kept: bool,
-    ) -> Result<(), DriverError> {
-        let mut led = edges.from.iter().try_for_each(|from| {
-            self.submit_edge(state, site, from)?;
-            match &from.coming {
-                // It was recorded after the check, perhaps with bytes that the op reads.
-                Some(coming) if coming.is_recorded() => {
-                    self.wait_until_told(state, site, from, coming, false)
-                }
-                _ => Ok(()),
-            }
-        });
-        if let (Ok(()), Some(point)) = (&led, gate) {
-            led = self.submit_gate(state, site, point);
-        }
-        led.inspect_err(|_| {
-            if kept {
-                state.forgotten = Some(self.progress.timeline.forget_keeps(state.issued + 1));
-            }
         })
     }
 

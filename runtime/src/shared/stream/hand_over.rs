@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Submission, affinity};
+use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Result, Submission, affinity};
 
 /// Work that is left for after the stream's lock was released.
 #[derive(Default)]
@@ -119,51 +119,11 @@ impl StreamCore {
         // Mostly nothing was left unwritten. The memory is then not held here, so it is free as
         // soon as its last handle is dropped.
         let known = if backlog.unwritten.is_empty() { Vec::new() } else { alive(&operands) };
-        let is_edge = matches!(submission.command, Command::Edge(_));
         let is_wait = submission.command.holds_until().is_some();
-        let ready = match after {
+        let ready = match after.map(|after| self.resolve(state, backlog, &mut submission, after, left)) {
             None => Ok(()),
-            Some(After::Memory(staging)) => match (staging.0.get(), &mut submission.command) {
-                (Some(Ok(end)), Command::Copy(copy)) => {
-                    set_host_end(copy, *end);
-                    Ok(())
-                }
-                (Some(Ok(end)), Command::StagedCopy(staged)) => {
-                    staged.staging = end.address();
-                    Ok(())
-                }
-                (Some(Err(error)), _) => Err(error.clone()),
-                _ => unreachable!("only copies wait for memory, and this is ready"),
-            },
-            Some(After::Event(coming)) => {
-                let Recorded { event, unwritten } = coming.get();
-                match (event, &mut submission.command) {
-                    (Ok(event), Command::Wait(point) | Command::Edge(point)) => {
-                        self.take_over(state, backlog, &unwritten, is_edge);
-                        point.event = event;
-                        Ok(())
-                    }
-                    (Err(error), _) => Err(self.refused(site, &error)),
-                    _ => unreachable!("only waits wait for events"),
-                }
-            }
-            Some(After::Told { coming, stated }) => {
-                return self.take_over(state, backlog, &coming.get().unwritten, !stated);
-            }
-            Some(After::Elsewhere(place)) => {
-                let outcome = place.outcome().expect("only items that are ready are handed over");
-                if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {
-                    // It does not matter here whether the driver could record the event.
-                    self.take_over(state, backlog, &coming.get().unwritten, is_edge);
-                }
-                left.streams.push(place.stream);
-                // Nothing is left to wait for, and this driver does not know that timeline.
-                submission.command = Command::Elided;
-                if is_edge && outcome.is_ok() {
-                    return;
-                }
-                outcome
-            }
+            Some(Some(ready)) => ready,
+            Some(None) => return,
         };
         let ready = ready.and_then(|()| match backlog.unwritten.read_by(&operands) {
             Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
@@ -201,6 +161,63 @@ impl StreamCore {
             }
         }
         left.memory.extend(known);
+    }
+
+    /// Completes the command with what it was held back for. Returns the error by which it cannot be
+    /// handed over, or `None` if nothing of it is left for the driver.
+    fn resolve(
+        &self,
+        state: &mut State,
+        backlog: &mut Backlog,
+        submission: &mut Submission,
+        after: After,
+        left: &mut Left,
+    ) -> Option<Result<()>> {
+        let is_edge = matches!(submission.command, Command::Edge(_));
+        Some(match after {
+            After::Memory(staging) => match (staging.0.get(), &mut submission.command) {
+                (Some(Ok(end)), Command::Copy(copy)) => {
+                    set_host_end(copy, *end);
+                    Ok(())
+                }
+                (Some(Ok(end)), Command::StagedCopy(staged)) => {
+                    staged.staging = end.address();
+                    Ok(())
+                }
+                (Some(Err(error)), _) => Err(error.clone()),
+                _ => unreachable!("only copies wait for memory, and this is ready"),
+            },
+            After::Event(coming) => {
+                let Recorded { event, unwritten } = coming.get();
+                match (event, &mut submission.command) {
+                    (Ok(event), Command::Wait(point) | Command::Edge(point)) => {
+                        self.take_over(state, backlog, &unwritten, is_edge);
+                        point.event = event;
+                        Ok(())
+                    }
+                    (Err(error), _) => Err(self.refused(submission.site, &error)),
+                    _ => unreachable!("only waits wait for events"),
+                }
+            }
+            After::Told { coming, stated } => {
+                self.take_over(state, backlog, &coming.get().unwritten, !stated);
+                return None;
+            }
+            After::Elsewhere(place) => {
+                let outcome = place.outcome().expect("only items that are ready are handed over");
+                if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {
+                    // It does not matter here whether the driver could record the event.
+                    self.take_over(state, backlog, &coming.get().unwritten, is_edge);
+                }
+                left.streams.push(place.stream);
+                // Nothing is left to wait for, and this driver does not know that timeline.
+                submission.command = Command::Elided;
+                if is_edge && outcome.is_ok() {
+                    return None;
+                }
+                outcome
+            }
+        })
     }
 
     /// Notes what late refusals before an awaited place left unwritten. A stated wait takes over

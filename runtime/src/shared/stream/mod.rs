@@ -3,7 +3,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `core` | what a stream is; its lock |
-//! | `enqueue` | from an op with its accesses to a ticket |
+//! | `enqueue`, `added_edges` | from an op with its accesses to a ticket, and the edges that it needs |
 //! | `edges`, `place`, `progress` | waits on the device, points on the timeline, and their markers |
 //! | `refusals`, `unwritten`, `late` | bytes whose write was refused, at the call or later |
 //! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it
@@ -12,6 +12,7 @@
 //! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 //! | `launch_blocking` | waiting for each op, for debugging |
 
+mod added_edges;
 pub(crate) mod backlog;
 mod captured;
 mod coming;
