@@ -2,7 +2,7 @@
 //! a label.
 
 use super::RuntimeShared;
-use super::stream::{ForeignTurns, Stream, launch_blocking};
+use super::stream::{ForeignTurns, Stream};
 use crate::generator::Generator;
 use crate::health::Reported;
 use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool, Zones};
@@ -81,7 +81,7 @@ impl DeviceShared {
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
-            launches_block: launch_blocking::is_requested(driver.id()),
+            launches_block: blocks_launches(driver.id()),
             driver,
             health,
             reported,
@@ -273,4 +273,10 @@ impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.id.fmt(f)
     }
+}
+
+/// Returns true if the runtime waits for each op of a device (`stream/launch_blocking.rs`). Those of
+/// other backends are their drivers' concern.
+fn blocks_launches(id: DeviceId) -> bool {
+    matches!(id, DeviceId::Cpu(_)) && process::launches_block()
 }

@@ -6,6 +6,7 @@
 
 mod allocation;
 mod capture;
+mod closed_gates;
 mod device;
 mod operand;
 mod out_of_memory;
@@ -15,6 +16,8 @@ pub(crate) mod stream;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use capture::{Capture, Capturing, GraphPool, Recorded, captured, wait_for};
+#[cfg(feature = "test-util")]
+pub(crate) use closed_gates::ClosedGate;
 pub use device::Device;
 pub(crate) use device::DeviceShared;
 pub(crate) use operand::OwnedOperand;

@@ -20,7 +20,6 @@
 // Decision: docs/decisions/0020-panic-of-a-host-function-stays-with-its-call.md
 
 use crate::order::{Clock, StreamId};
-use crate::shared::StreamCore;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -127,22 +126,22 @@ impl Panics {
         error.ending(panicked)
     }
 
-    /// Returns the error of a place on `stream` that comes after a panic.
+    /// Returns the error of a place on the stream `id` that comes after a panic.
     #[inline]
-    pub(crate) fn before(&self, stream: &StreamCore, reached: &Reached<'_>) -> Option<Error> {
+    pub(crate) fn before(&self, id: StreamId, label: &str, reached: &Reached<'_>) -> Option<Error> {
         let Counts { unseen, seen_before, .. } = &*self.counts;
         if unseen.load(Ordering::Acquire) == 0 && seen_before.load(Ordering::Acquire) <= reached.epoch {
             return None;
         }
-        self.search(stream, reached)
+        self.search(id, label, reached)
     }
 
     #[cold]
-    fn search(&self, stream: &StreamCore, reached: &Reached<'_>) -> Option<Error> {
+    fn search(&self, id: StreamId, label: &str, reached: &Reached<'_>) -> Option<Error> {
         let latest = self.latest.lock();
         let comes_after = |panicked: &&Arc<Panicked>| {
             let is_before = match reached.concern {
-                _ if panicked.stream != stream.id => {
+                _ if panicked.stream != id => {
                     reached.clock.get(panicked.stream).is_some_and(|ticket| panicked.at <= ticket)
                 }
                 Concern::All => panicked.at <= reached.ticket,
@@ -152,7 +151,7 @@ impl Panics {
             is_before && reached.epoch <= panicked.seen_in.load(Ordering::Acquire)
         };
         let panicked = latest.iter().find(comes_after)?;
-        let (label, ticket, origin) = (&stream.label, reached.ticket, &panicked.error);
+        let (ticket, origin) = (reached.ticket, &panicked.error);
         let message = format!(
             "ticket {ticket} of stream \"{label}\" is behind a host function that panicked: \
              {origin}; await that call, or synchronize its stream, before you enqueue work that \

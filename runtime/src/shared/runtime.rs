@@ -1,11 +1,11 @@
 //! The state that the devices of a runtime share: its order mode, what the host has observed, and
 //! its streams.
 
+use super::closed_gates::ClosedGates;
 use crate::background;
 use crate::health::Reported;
 use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
-use crate::shared::stream::launch_blocking::ClosedGates;
 use crate::shared::{Device, Observer, StreamCore};
 use crate::sync_mode::{SyncCheck, SyncMode};
 use parking_lot::{Mutex, RwLock};

@@ -2,8 +2,7 @@
 // Decision: docs/decisions/0015-gate-is-a-timeline.md
 
 use crate::order::Site;
-use crate::shared::Stream;
-use crate::shared::stream::launch_blocking::ClosedGate;
+use crate::shared::{ClosedGate, Stream};
 use std::sync::Arc;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{Command, Point, Result};
@@ -57,7 +56,7 @@ impl Stream {
     pub fn hold(&self) -> Result<Gate> {
         let gate = Gate {
             timeline: Arc::new(Timeline::new()),
-            _closed: ClosedGate::new(&self.core().device.runtime),
+            _closed: ClosedGate::of(&self.core().device.runtime.closed_gates),
         };
         let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
         self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;

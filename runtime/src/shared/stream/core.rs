@@ -24,13 +24,12 @@
 //! `Stream` handle points directly to its core.
 
 use super::backlog::Backlog;
-use super::foreign_turns::wait_for_turn;
 use super::place::Place;
 use super::progress::Progress;
 use super::refusals::Refusals;
 use crate::background::{self, Duty};
-use crate::delegation::{DelegationLock, Locked};
-use crate::order::{Clock, MAX_TICKET, Marks, Named, Site, StreamId, Use};
+use crate::delegation::DelegationLock;
+use crate::order::{Clock, Marks, Named, Site, StreamId, Use};
 use crate::shared::panics::{Concern, Epoch, Reached};
 use crate::shared::{Capture, DeviceShared};
 use parking_lot::Mutex;
@@ -204,17 +203,6 @@ impl StreamCore {
         self.progress.timeline.newest()
     }
 
-    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's
-    /// lock.
-    #[inline]
-    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
-        if self.device.signalled && background::duty().is_barred() {
-            let core = self.clone();
-            return background::run_where_it_may_block(move || core.state.delegate(ticket));
-        }
-        self.state.delegate(ticket);
-    }
-
     /// Returns the reason why tickets that are not reached never will be, if there is one.
     pub(crate) fn fault(&self) -> Option<&Error> {
         self.device.health.fault().or_else(|| self.progress.timeline.fault())
@@ -234,67 +222,6 @@ impl StreamCore {
     pub(super) fn change_version(&self, _state: &mut State) {
         // The lock that `_state` stands for makes this thread the only writer.
         self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
-    }
-
-    /// Takes the lock in order to enqueue something.
-    ///
-    /// On success the stream is open, the device is usable, and no other thread does foreign work
-    /// here. `turn`: true if the caller holds the turn for foreign work.
-    #[inline(always)]
-    pub(crate) fn lock(&self, site: Site, turn: bool) -> Result<Locked<'_, State>> {
-        self.may_ask(site)?;
-        let state = self.state.lock();
-        if state.closed || (state.foreign.is_some() && !turn) || state.issued >= MAX_TICKET {
-            return self.lock_slowly(state, site, turn);
-        }
-        self.device.ensure_open()?;
-        Ok(state)
-    }
-
-    /// Refuses calls from code that a device waits for. The holder of the stream's lock may be
-    /// waiting for room that only becomes free once that code has returned.
-    #[inline]
-    pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
-        if reentry::holds_a_device() { Err(reentry::refused(&site.on(&self.label))) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn lock_slowly<'a>(
-        &'a self,
-        mut state: Locked<'a, State>,
-        site: Site,
-        turn: bool,
-    ) -> Result<Locked<'a, State>> {
-        if !turn {
-            state = wait_for_turn(self, state, site)?;
-        }
-        if state.closed || state.issued >= MAX_TICKET {
-            return Err(self.closed_error(site));
-        }
-        self.device.ensure_open()?;
-        Ok(state)
-    }
-
-    /// Checks that the stream takes allocations: it is open and the device is usable.
-    #[inline]
-    pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
-        self.may_ask(site)?;
-        if self.closed.load(Ordering::Acquire) {
-            return Err(self.closed_error(site));
-        }
-        self.device.ensure_open()
-    }
-
-    /// Writes a marker of the newest ticket before the next one is submitted, if it is awaited or
-    /// an event or a `synchronize` stands there.
-    #[inline]
-    pub(super) fn before_submit(&self, state: &mut State) {
-        if state.marker_at < state.issued
-            && self.progress.needs_marker(state.issued)
-            && state.foreign.is_none()
-        {
-            state.write_marker();
-        }
     }
 
     /// Hands the next ticket's work to the driver. `kept`: true if something is kept for that
@@ -394,6 +321,7 @@ impl StreamCore {
     }
 
     /// Returns whether the stream takes no more work.
+    #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -402,7 +330,11 @@ impl StreamCore {
     #[inline]
     pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, concern: Concern) -> Option<Error> {
         let Place { ticket, clock, .. } = place;
-        self.device.runtime.panics.before(self, &Reached { ticket: *ticket, clock, epoch, concern })
+        self.device.runtime.panics.before(
+            self.id,
+            &self.label,
+            &Reached { ticket: *ticket, clock, epoch, concern },
+        )
     }
 
     /// Notes that the host has seen this stream pass `place`.

@@ -27,43 +27,8 @@
 use super::core::StreamCore;
 use super::op::Op;
 use super::turns::block_until;
-#[cfg(feature = "test-util")]
-use crate::shared::RuntimeShared;
-#[cfg(feature = "test-util")]
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use warpline_driver::timeline::Ticket;
-use warpline_driver::{DeviceId, Result, reentry};
-
-/// Returns true if the ops of a device are waited for here. Those of other backends are their
-/// drivers' concern.
-pub(crate) fn is_requested(id: DeviceId) -> bool {
-    matches!(id, DeviceId::Cpu(_)) && warpline_driver::process::launches_block()
-}
-
-/// The number of closed gates on the streams of a runtime.
-#[derive(Debug, Default)]
-pub(crate) struct ClosedGates(AtomicUsize);
-
-/// One of the [`ClosedGates`] of a runtime, until it is dropped.
-#[cfg(feature = "test-util")]
-#[derive(Debug)]
-pub(crate) struct ClosedGate(Arc<ClosedGates>);
-
-#[cfg(feature = "test-util")]
-impl ClosedGate {
-    pub(crate) fn new(runtime: &RuntimeShared) -> Self {
-        runtime.closed_gates.0.fetch_add(1, Ordering::Relaxed);
-        ClosedGate(runtime.closed_gates.clone())
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Drop for ClosedGate {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use warpline_driver::{Result, reentry};
 
 /// Waits until an op of this device has run, unless the rules say otherwise. Called while no
 /// lock is held.
@@ -73,7 +38,7 @@ impl Drop for ClosedGate {
 #[cold]
 pub(super) fn wait_for_launch(core: &StreamCore, op: &Op<'_>, ticket: Ticket) -> Result<()> {
     let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
-    let behind_a_gate = || core.device.runtime.closed_gates.0.load(Ordering::Relaxed) > 0;
+    let behind_a_gate = || core.device.runtime.closed_gates.are_some();
     if !is_waited_for || !reentry::may_block() || behind_a_gate() || core.state.lock().has_backlog() {
         return Ok(());
     }

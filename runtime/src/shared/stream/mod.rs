@@ -4,15 +4,17 @@
 //! |---|---|
 //! | `core` | what a stream is; its lock |
 //! | `enqueue`, `added_edges` | from an op with its accesses to a ticket, and the edges that it needs |
-//! | `edges`, `place`, `progress` | waits on the device, points on the timeline, and their markers |
-//! | `refusals`, `unwritten`, `late` | bytes whose write was refused, at the call or later |
-//! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it
-//! |
+//! | `admission` | who may enqueue |
+//! | `edges`, `place` | waits on the device, and points on the timeline |
+//! | `progress`, `markers` | how far a stream has come, and the markers behind its work |
+//! | `refusals`, `late`, `unwritten` | errors that the program has to hear of, and bytes that were not written |
+//! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it |
 //! | `captured` | streams that a capture records |
 //! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 //! | `launch_blocking` | waiting for each op, for debugging |
 
 mod added_edges;
+mod admission;
 pub(crate) mod backlog;
 mod captured;
 mod coming;
@@ -23,7 +25,8 @@ mod foreign_turns;
 mod hand_over;
 mod handle;
 mod late;
-pub(crate) mod launch_blocking;
+mod launch_blocking;
+mod markers;
 mod op;
 mod permits;
 mod place;

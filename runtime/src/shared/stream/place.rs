@@ -11,7 +11,6 @@
 
 use super::coming::{Coming, Recorded};
 use super::core::{State, StreamCore};
-use super::foreign_turns::wait_for_turn;
 use crate::order::{Clock, Marks, Site, Use};
 use crate::shared::Capture;
 use std::sync::atomic::Ordering;
@@ -89,10 +88,10 @@ impl StreamCore {
     /// Returns where the stream stands, after waiting for foreign work that is being enqueued.
     ///
     /// # Errors
-    /// The errors of [`wait_for_turn`], and those of the driver.
+    /// The errors of [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
     #[cold]
     pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
-        let mut state = wait_for_turn(self, self.state.lock(), site)?;
+        let mut state = self.wait_for_turn(self.state.lock(), site)?;
         self.snapshot_at(&mut state, true, |_| false).map_err(|error| self.refused(site, &error))
     }
 

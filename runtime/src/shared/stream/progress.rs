@@ -1,9 +1,6 @@
-//! How far a stream has come, and the markers behind its work: requests for them, and which tickets
-//! still need one.
+//! How far a stream has come, for threads that do not have its lock, and which tickets need a marker
+//! of their own.
 
-use super::core::State;
-use crate::background;
-use crate::delegation::Serve;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use warpline_driver::DriverStream;
@@ -76,46 +73,6 @@ impl Progress {
         let is_awaited = self.awaited.load(Ordering::Relaxed) == newest
             && self.passed_on.load(Ordering::Relaxed) != newest;
         is_awaited || self.stood_at.load(Ordering::Relaxed) == newest
-    }
-}
-
-impl Serve for State {
-    fn serve(&mut self, ticket: Ticket) {
-        // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
-        // marker.
-        if ticket > self.marker_at && self.marker_at < self.issued && self.foreign.is_none() {
-            self.write_marker();
-        }
-    }
-}
-
-impl State {
-    /// Makes sure that all work so far has a marker.
-    pub(crate) fn write_newest_marker(&mut self) {
-        if self.marker_at < self.issued {
-            self.write_marker();
-        }
-    }
-
-    pub(crate) fn write_marker(&mut self) {
-        if !self.puts_marker_off() {
-            if !self.raw.may_signal() {
-                return self.have_marker_written();
-            }
-            self.raw.signal(self.issued);
-        }
-        self.marker_at = self.issued;
-    }
-
-    /// Leaves the marker to a thread that may write it.
-    #[cold]
-    fn have_marker_written(&self) {
-        let (core, ticket) = (self.core.clone(), self.issued);
-        background::detach(move || {
-            if let Some(core) = core.upgrade() {
-                core.want_marker(ticket);
-            }
-        });
     }
 }
 
