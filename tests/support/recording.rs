@@ -33,8 +33,8 @@ pub(crate) struct Recording {
     refuse_next: AtomicBool,
     /// The name of the op that the driver refuses once.
     refuse_op: Mutex<Option<&'static str>>,
-    /// The barrier at which the next recording of an event pauses.
-    pause_record: Mutex<Option<Arc<Barrier>>>,
+    /// The next call that pauses, and the barrier at which it does.
+    pause: Mutex<Option<(&'static str, Arc<Barrier>)>>,
     plans: Mutex<Vec<Vec<String>>>,
     refuse_graphs: AtomicBool,
     completion: Completion,
@@ -117,7 +117,7 @@ impl Recording {
             next_address: AtomicU64::new(1 << 20),
             refuse_next: AtomicBool::new(false),
             refuse_op: Mutex::default(),
-            pause_record: Mutex::default(),
+            pause: Mutex::default(),
             plans: Mutex::default(),
             refuse_graphs: AtomicBool::new(false),
             completion,
@@ -149,11 +149,20 @@ impl Recording {
         *self.refuse_op.lock().unwrap() = Some(op);
     }
 
-    /// Makes the next recording of an event wait twice at the returned barrier of two threads.
-    pub(crate) fn pause_next_record(&self) -> Arc<Barrier> {
-        let pause = Arc::new(Barrier::new(2));
-        *self.pause_record.lock().unwrap() = Some(pause.clone());
-        pause
+    /// Makes the next call of that name wait twice at the returned barrier of two threads: the
+    /// recording of an event if it is `record`, and otherwise the submission of a command.
+    pub(crate) fn pause_next(&self, call: &'static str) -> Arc<Barrier> {
+        let barrier = Arc::new(Barrier::new(2));
+        *self.pause.lock().unwrap() = Some((call, barrier.clone()));
+        barrier
+    }
+
+    fn pause_at(&self, call: &str) {
+        let pause = self.pause.lock().unwrap().take_if(|(paused, _)| *paused == call);
+        if let Some((_, barrier)) = pause {
+            barrier.wait();
+            barrier.wait();
+        }
     }
 
     /// Lets the driver page-lock `blocks` more blocks of memory.
@@ -322,6 +331,7 @@ unsafe impl DriverStream for RecordingStream {
             Command::Elided => "nothing",
             _ => work.site.op(),
         };
+        self.driver.pause_at(what);
         let stream = self.track.label.clone();
         self.driver.calls().push(Call::Submit { stream, ticket: work.ticket, what });
         Ok(())
@@ -343,11 +353,7 @@ unsafe impl DriverStream for RecordingStream {
     }
 
     fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
-        let pause = self.driver.pause_record.lock().unwrap().take();
-        if let Some(pause) = pause {
-            pause.wait();
-            pause.wait();
-        }
+        self.driver.pause_at("record");
         self.driver.calls().push(Call::Record { stream: self.track.label.clone() });
         Ok(Some(Arc::new(())))
     }

@@ -252,7 +252,7 @@ fn an_event_can_be_waited_for_while_it_is_recorded_although_its_stream_has_ended
         assert!(written.poll().is_pending());
         let event = ended.record_event();
         drop(ended);
-        let pause = driver.pause_next_record();
+        let pause = driver.pause_next("record");
         driver.allow_pinning(1000);
         pause.wait();
         driver.reach_markers();
@@ -270,7 +270,7 @@ fn an_event_hands_on_a_late_refusal_although_its_place_was_observed_before_it_wa
         let (runtime, driver) = Recording::runtime_with_slow_pinning(OrderMode::Deny);
         let device = runtime.device(DeviceId::Cuda(0)).unwrap();
         let [writer, reader] = [(); 2].map(|()| device.new_stream().unwrap());
-        let [x, y] = [(); 2].map(|()| writer.alloc::<f32>(LONG).unwrap());
+        let [x, y0, y1, y2] = [(); 4].map(|()| writer.alloc::<f32>(LONG).unwrap());
         let z = writer.alloc::<f32>(SHORT).unwrap();
         reader.wait_stream(&writer);
         let written = writer.write(&x, &vec![1.0; LONG]);
@@ -278,18 +278,58 @@ fn an_event_hands_on_a_late_refusal_although_its_place_was_observed_before_it_wa
         // The marker is handed over before the event.
         assert!(filled.poll().is_pending());
         let event = writer.record_event();
-        let pause = driver.pause_next_record();
+        let pause = driver.pause_next("record");
         driver.refuse_pinning();
         pause.wait();
         driver.reach_markers();
         assert!(filled.poll().is_ready(), "the place is observed");
+        // It is handed on to whoever waits for those who wait, also if they took no ticket.
+        let [further, again] = [(); 2].map(|()| device.new_stream().unwrap());
+        further.wait_stream(&reader);
+        again.wait_stream(&reader);
         reader.wait_event(&event).queued().unwrap();
-        let copied = reader.copy_buffer(&y, &x);
+        further.wait_stream(&reader);
+        again.wait_event(&reader.record_event());
+        let copied =
+            [(&reader, &y0), (&further, &y1), (&again, &y2)].map(|(stream, y)| stream.copy_buffer(y, &x));
         pause.wait();
         let complete = || driver.reach_markers();
-        let error = while_completing(complete, copied).unwrap_err();
-        assert!(error.is_inherited(), "{error}");
+        for copied in copied {
+            let error = while_completing(complete, copied).unwrap_err();
+            assert!(error.is_inherited(), "{error}");
+        }
         assert_eq!(while_completing(complete, written).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    });
+}
+
+#[test]
+fn an_op_fails_although_the_write_before_it_is_refused_between_its_check_and_its_edge() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_with_slow_pinning(OrderMode::Deny);
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let [plain, writer, reader] = [(); 3].map(|()| device.new_stream().unwrap());
+        let [y, x] = [(); 2].map(|()| plain.alloc::<f32>(LONG).unwrap());
+        for stream in [&writer, &reader] {
+            stream.wait_stream(&plain);
+        }
+        // Two closed streams: the runtime adds an edge behind each, in the order of the operands.
+        plain.fill(&x, 1.0).detach();
+        drop(plain);
+        let written = writer.write(&y, &vec![1.0; LONG]);
+        drop(writer);
+        let pause = driver.pause_next("edge");
+        let operands = (x.clone(), y.clone());
+        let adding = std::thread::spawn(move || {
+            let add = kernels::add_(LONG as u64, &operands.0, &operands.1);
+            reader.launch(add, LaunchConfig::for_elements(64u32))
+        });
+        pause.wait();
+        driver.refuse_pinning();
+        let complete = || driver.reach_markers();
+        assert_eq!(while_completing(complete, written).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        pause.wait();
+        let error = while_completing(complete, adding.join().unwrap()).unwrap_err();
+        assert!(error.is_inherited(), "{error}");
     });
 }
 

@@ -133,11 +133,15 @@ pub(super) fn submit_edges(
     gate: Option<Point>,
     kept: bool,
 ) -> Result<(), DriverError> {
+    let may_hold_back = !core.borrowed && state.foreign.is_none();
     let mut led = edges.from.iter().try_for_each(|from| {
         core.submit_edge(state, site, from)?;
         match &from.coming {
-            // It was recorded after the check, perhaps with bytes that the op reads.
-            Some(coming) if coming.is_recorded() => core.wait_until_told(state, site, from, coming, false),
+            // It was recorded after the check, and the op may read bytes that were not written. Of
+            // a stream that may not hold back, the check came after that.
+            Some(coming) if may_hold_back && coming.is_recorded() => {
+                core.wait_for_marks(state, site, from, coming, false)
+            }
             _ => Ok(()),
         }
     });

@@ -13,12 +13,15 @@
 //!    there is a queue, whatever would be a driver call under that lock (a submission, a marker, an
 //!    event) goes to its end. So ticket order is the order at the driver.
 //! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over: the first
-//!    when memory exists, the second when a stream of another backend has reached a place. No user
-//!    call waits for that, except those whose work has to be on the driver's stream when they
-//!    return: foreign work, and work on a borrowed stream, whose owner may use it next.
+//!    when memory exists, the second when a stream of another backend has reached a place, or an
+//!    event is there already. No user call waits for that, except those whose work has to be on the
+//!    driver's stream when they return: foreign work, and work on a borrowed stream, whose owner may
+//!    use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
 //!    holds back too, until the event is recorded. A gate on the device would keep the device busy,
-//!    and page-locking may wait until the device is idle.
+//!    and page-locking may wait until the device is idle. The event brings the marks of late
+//!    refusals before it. So a stream holds back for it even if it is ordered after that place
+//!    already.
 //! 4. The place that the first item waits for on another backend is **watched**: a waker in that
 //!    stream's waiting list has the queue handed over. The other items are looked at when they come
 //!    first. The waker is registered under the lock, and looks at nothing: `warpline-submit` takes
@@ -110,17 +113,17 @@ pub(crate) enum After {
     Event(Arc<Coming>),
     /// The place of a wait for another backend.
     Elsewhere(Elsewhere),
-    /// Word of what the work before a place left unwritten, where the order holds already. The
-    /// driver gets nothing. `stated`: true if the program has stated that order, so that marks are
-    /// handed on.
-    Told { coming: Arc<Coming>, stated: bool },
+    /// The marks that the backlog before an event leaves, where the order holds already. The driver
+    /// gets nothing. `stated`: true if the program has stated that order, so that this stream
+    /// carries them from then on.
+    Marks { coming: Arc<Coming>, stated: bool },
 }
 
 impl After {
     fn is_ready(&self) -> bool {
         match self {
             After::Memory(staging) => staging.0.get().is_some(),
-            After::Event(coming) | After::Told { coming, .. } => coming.is_recorded(),
+            After::Event(coming) | After::Marks { coming, .. } => coming.is_recorded(),
             After::Elsewhere(place) => place.outcome().is_some(),
         }
     }
@@ -304,7 +307,7 @@ impl Backlog {
             Some(Item::Marker(_) | Item::Event(_)) => &None,
             None => &self.after,
         };
-        if !matches!(after, Some(After::Elsewhere(_) | After::Told { .. })) {
+        if !matches!(after, Some(After::Elsewhere(_) | After::Marks { .. })) {
             return;
         }
         let Some(core) = core.upgrade() else { return };

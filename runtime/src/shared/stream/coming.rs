@@ -75,13 +75,14 @@ impl Coming {
         std::mem::take(&mut inner.followers)
     }
 
-    /// Returns the outcome of the recording, if it has taken place.
-    pub(super) fn recorded(&self) -> Option<Recorded> {
-        self.inner.lock().recorded.clone()
+    /// Returns the event, if it was recorded.
+    pub(super) fn recorded(&self) -> Option<Result<Option<DriverEvent>, DriverError>> {
+        self.inner.lock().recorded.as_ref().map(|recorded| recorded.event.clone())
     }
 
     /// Returns the outcome of the recording, which has taken place.
     pub(super) fn get(&self) -> Recorded {
-        self.recorded().expect("a stream is handed over once the event was recorded")
+        let recorded = self.inner.lock().recorded.clone();
+        recorded.expect("a stream is handed over once the event was recorded")
     }
 }

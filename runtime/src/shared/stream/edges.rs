@@ -54,7 +54,8 @@ impl StreamCore {
     /// Orders later work on this stream after `from`, because the program says so.
     ///
     /// The wait takes a ticket if it changes the stated clock, which the program alone decides. The
-    /// driver gets no wait if `from` is done, or if this stream's known clock implies it. A wait
+    /// driver gets no wait if `from` is done, or if this stream's known clock implies it, unless the
+    /// backlog before `from` may still leave marks. A wait
     /// for a closed stream changes no clock, and takes a ticket each time.
     pub(super) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
@@ -98,13 +99,16 @@ impl StreamCore {
         let observed = &self.device.runtime.observed;
         let is_implied = state.stated.covers(from.used) || observed.covers(from.used);
         if is_implied && !observed.is_closed(from.used.stream) {
-            // An earlier wait that was stated brings the marks itself.
+            // Marks of a backlog may be yet to come. A borrowed stream has waited for them.
             if let Some(coming) = &from.coming
-                && !state.stated.covers(from.used)
+                && !self.borrowed
+                && state.ensure_not_lost().is_ok()
                 && coming.or_follow(&state.core).is_none()
             {
-                let waits = self.wait_until_told(state, site, from, coming, true);
+                let waits = self.wait_for_marks(state, site, from, coming, true);
                 waits.map_err(|error| self.refused(site, &error))?;
+                // Places noted from now on have those marks too, although no ticket was taken.
+                self.change_version(state);
             }
             return Ok(Ordered { took_ticket: false, by_driver: false });
         }
@@ -253,10 +257,10 @@ impl StreamCore {
         }
     }
 
-    /// Holds later work back until it is known what the work before `from`, after which this stream
-    /// is ordered already, left unwritten. Takes no ticket.
+    /// Holds later work back until it is known what the work before `from` left unwritten. This
+    /// stream is ordered after that work already, so the driver gets nothing. Takes no ticket.
     #[cold]
-    pub(super) fn wait_until_told(
+    pub(super) fn wait_for_marks(
         &self,
         state: &mut State,
         site: Site,
@@ -264,7 +268,7 @@ impl StreamCore {
         coming: &Arc<Coming>,
         stated: bool,
     ) -> Result<(), DriverError> {
-        state.hold_back(self, After::Told { coming: coming.clone(), stated });
+        state.hold_back(self, After::Marks { coming: coming.clone(), stated });
         let point = Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: None };
         self.submit_gate(state, site, point)
     }

@@ -199,7 +199,7 @@ impl StreamCore {
                     _ => unreachable!("only waits wait for events"),
                 }
             }
-            After::Told { coming, stated } => {
+            After::Marks { coming, stated } => {
                 self.take_over(state, backlog, &coming.get().unwritten, !stated);
                 return None;
             }
@@ -224,7 +224,8 @@ impl StreamCore {
     /// their marks too.
     fn take_over(&self, state: &mut State, backlog: &mut Backlog, unwritten: &Unwritten, is_edge: bool) {
         backlog.unwritten.merge(unwritten);
-        if !is_edge && state.marks.merge(&unwritten.marks) {
+        // A closed stream carries no marks.
+        if !is_edge && !state.closed && state.marks.merge(&unwritten.marks) {
             self.change_version(state);
         }
     }

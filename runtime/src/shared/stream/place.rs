@@ -9,7 +9,7 @@
 //! fit in a register anyway. But the clock of an older ticket is not kept, so an await could not
 //! say afterwards what the host has observed.
 
-use super::coming::{Coming, Recorded};
+use super::coming::Coming;
 use super::core::{State, StreamCore};
 use crate::order::{Clock, Marks, Site, Use};
 use crate::shared::Capture;
@@ -68,12 +68,13 @@ impl Snapshot {
     }
 
     /// Returns the same place, with its event if that was recorded meanwhile. What was left
-    /// unwritten before it is then marked.
+    /// unwritten before it has its marks by then.
     pub(super) fn with_recorded_event(mut self) -> Self {
-        if let Some(Recorded { event: Ok(event), .. }) =
-            self.coming.as_ref().and_then(|coming| coming.recorded())
-        {
-            (self.event, self.coming) = (event, None);
+        match self.coming.as_ref().and_then(|coming| coming.recorded()) {
+            Some(Ok(event)) => (self.event, self.coming) = (event, None),
+            // No event is needed any more.
+            Some(Err(_)) if self.timeline.reached(self.used.ticket) => self.coming = None,
+            _ => {}
         }
         self
     }
@@ -142,9 +143,9 @@ impl StreamCore {
             self.seen_at.store(ticket, Ordering::Relaxed);
         }
         let (mut event, mut coming) = (None, None);
-        // A wait that is implied hands on marks nevertheless, and the backlog may leave some.
-        let is_told = !state.has_backlog();
-        if !self.progress.timeline.reached(used.ticket) && (is_new || !is_told || !implied(used)) {
+        // A wait hands on marks, also if its order holds already, and the backlog may leave some.
+        let may_mark = state.has_backlog();
+        if may_mark || !self.progress.timeline.reached(used.ticket) && (is_new || !implied(used)) {
             if !by_event && self.device.signalled && state.foreign.is_none() {
                 // Now, since a marker behind later work would make the waiter wait for that too.
                 state.write_newest_marker();
