@@ -4,7 +4,7 @@ use crate::support::{block_on, refusal, says, streams, within_a_minute};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tokio_test::{assert_pending, assert_ready_ok, task};
+use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use warpline::Priority;
 use warpline::prelude::*;
 use warpline::testing::for_each_seed;
@@ -294,6 +294,28 @@ fn ten_thousand_streams_live_side_by_side_and_leave_nothing_behind() {
         while device.bookkeeping().live_streams > before.live_streams {
             std::thread::yield_now();
         }
+    });
+}
+
+#[test]
+fn who_waits_for_a_lease_or_for_room_learns_of_the_shutdown() {
+    within_a_minute(|| {
+        let (runtime, device, []) = streams([]);
+        let pool = device.stream_pool(1).unwrap();
+        let lease = block_on(pool.lease()).unwrap();
+        let full = small(&device, 1);
+        let gate = full.hold().unwrap();
+        let (mut next, mut room) = (task::spawn(pool.lease()), task::spawn(full.room()));
+        assert_pending!(next.poll());
+        assert_pending!(room.poll());
+        drop(runtime);
+        assert!(next.is_woken() && room.is_woken());
+        let refused = [next.poll().map(Result::err), room.poll().map(Result::err)];
+        for error in refused {
+            let error = assert_ready!(error).expect("the device accepts no more work");
+            assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
+        }
+        drop((lease, gate));
     });
 }
 

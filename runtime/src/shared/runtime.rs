@@ -174,9 +174,13 @@ impl RuntimeShared {
         self.warned.lock().insert((earlier, later))
     }
 
+    /// Accepts no more work. Wakes what waits for a lease or for room, which it will not get.
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
         self.health.shuts_down();
+        // A waiter registers first and then looks at `shut_down`, so that one of the two sees the
+        // other: both take the lock of the waiting list.
+        self.streams().iter().for_each(|stream| stream.progress.timeline.wake_all());
     }
 
     /// Waits until every call that was accepted before the shutdown has enqueued its work. A call
