@@ -191,6 +191,19 @@ fn another_runtime_and_another_device_go_on() {
 }
 
 #[test]
+fn a_refused_copy_to_a_failed_device_is_returned_once() {
+    let runtime = runtime(2);
+    let [one, two] = [0, 1].map(|n| runtime.device(DeviceId::Cpu(n)).unwrap());
+    let [x, y] = [&one, &two].map(|device| Tensor::ones([4], device).queued().unwrap());
+    let failing = two.new_stream().unwrap();
+    block_on(one.synchronize()).unwrap();
+    block_on(two.synchronize()).unwrap();
+    refusal(crate::support::break_device(&failing));
+    assert_eq!(refusal(y.copy_(&x)).kind(), ErrorKind::Fault);
+    block_on(one.synchronize()).expect("the program has seen the call's error");
+}
+
+#[test]
 fn a_stream_that_waits_for_work_of_a_failed_device_says_so() {
     within_a_minute(|| {
         let runtime = runtime(2);

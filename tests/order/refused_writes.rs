@@ -421,7 +421,9 @@ fn in_wait_mode_everybody_fails_until_the_bytes_are_overwritten() {
     driver.refuse_next();
     assert_eq!(refusal(one.fill(&x, 2.0)).kind(), ErrorKind::Driver);
     for stream in [&one, &two] {
-        says(&inherited(stream.read(&x)), ErrorKind::Driver, &["an earlier op was refused: fill"]);
+        let error = inherited(stream.read(&x));
+        let parts = ["an earlier op was refused: fill", "; overwrite the memory, or accept its contents"];
+        says(&error, ErrorKind::Driver, &parts);
     }
     drop(two.fill(&x, 3.0));
     assert!(one.read(&x).ticket().is_some());

@@ -45,8 +45,14 @@ impl Crossing {
         edge(copies.wait_stream(&self.other))?;
         let copied = copies.copy_buffer_peer(to, from);
         // Also behind a refused copy: the edge tells later work there what was not written.
-        edge(other.wait_stream(&self.copies))?;
-        Ok(copied.with(value))
+        match edge(other.wait_stream(&self.copies)) {
+            Ok(()) => Ok(copied.with(value)),
+            Err(refusal) => {
+                // The caller gets this error for the whole call.
+                drop(copied.queued());
+                Err(refusal)
+            }
+        }
     }
 }
 

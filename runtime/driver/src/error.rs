@@ -240,8 +240,8 @@ pub trait ErrorParts: Sized {
     fn with_conflicts(kind: ErrorKind, message: impl Into<String>, conflicts: Vec<Conflict>) -> Self;
 
     /// Creates the error of an op that would have read bytes which an earlier op was not allowed to
-    /// write.
-    fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self;
+    /// write. `ends_when_seen`: true if the program may read them once it has seen that op's error.
+    fn inherited(op: &dyn fmt::Display, earlier: &Error, ends_when_seen: bool) -> Self;
 
     /// Creates an error that comes from an earlier one.
     fn following(earlier: &Error, message: String) -> Self;
@@ -298,12 +298,18 @@ impl ErrorParts for Error {
         Self::of(kind, message.into(), conflicts, None)
     }
 
-    fn inherited(op: &dyn fmt::Display, earlier: &Error) -> Self {
+    fn inherited(op: &dyn fmt::Display, earlier: &Error, ends_when_seen: bool) -> Self {
         let origin = earlier.origin();
+        let look = match ends_when_seen {
+            true => {
+                "await that op's Pending (or synchronize() its stream, if it was dropped), overwrite the \
+                 memory, or"
+            }
+            false => "overwrite the memory, or",
+        };
         let message = format!(
             "{op} reads memory that was not written, because an earlier op was refused: {origin}; \
-             await that op's Pending (or synchronize() its stream, if it was dropped), overwrite the \
-             memory, or accept its contents with accept_contents()"
+             {look} accept its contents with accept_contents()"
         );
         Self::following(origin, message)
     }

@@ -112,7 +112,8 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    fn carries(&self, mark: &Arc<Mark>) -> bool {
+    /// Returns whether the mark is one of these.
+    pub fn carries(&self, mark: &Arc<Mark>) -> bool {
         self.entries().iter().any(|entry| Arc::ptr_eq(entry.root(), mark.root()))
     }
 

@@ -121,7 +121,10 @@ impl StreamCore {
             let needs = match check_and_enter(accesses, disjoint, &entry, entered) {
                 Ok(()) => return Ok(state),
                 Err(Refused::Marked(mark)) => {
-                    return Err(Error::inherited(&op.site.on(&self.label), order::refusal(&mark)));
+                    // A mark that is everybody's stays until the memory is overwritten.
+                    let is_carried = state.marks.carries(&mark);
+                    let earlier = order::refusal(&mark);
+                    return Err(Error::inherited(&op.site.on(&self.label), earlier, is_carried));
                 }
                 Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);

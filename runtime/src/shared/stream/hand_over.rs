@@ -126,7 +126,10 @@ impl StreamCore {
             Some(None) => return,
         };
         let ready = ready.and_then(|()| match backlog.unwritten.read_by(&operands) {
-            Some(earlier) => Err(Error::inherited(&site.on(&self.label), earlier)),
+            Some(earlier) => {
+                let ends_when_seen = self.device.runtime.mode != OrderMode::Wait;
+                Err(Error::inherited(&site.on(&self.label), earlier, ends_when_seen))
+            }
             None => others.iter().try_for_each(|(device, health)| self.needs(site, *device, health.fault())),
         });
         let mut halfway = false;
