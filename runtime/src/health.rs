@@ -63,8 +63,9 @@ impl HealthWatch {
     }
 
     /// Resolves to the next state that this watch has not returned here yet; `None` once there can
-    /// be none, because the device or the runtime is gone. The state when the watch was made does
-    /// not count as new. In the child of a fork nothing changes any more, so it is `None`.
+    /// be none, because the device or the runtime is gone. After a shutdown that is when the last
+    /// handle, such as a stream or a buffer, is dropped. The state when the watch was made does not
+    /// count as new. In the child of a fork nothing changes any more, so it is `None`.
     ///
     /// # Cancel safety
     /// Nothing is lost if the future is dropped.

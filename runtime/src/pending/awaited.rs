@@ -81,7 +81,7 @@ impl Awaited {
     /// Returns the same place for a view. The `Pending` that is viewed still holds it: dropping the
     /// view must not release its marker or a newer one.
     pub(super) fn looked_at(&self) -> Self {
-        let place = Place { is_of_call: false, ..self.place.clone() };
+        let place = Place { keeps_marker_due: false, ..self.place.clone() };
         let core = self.core.clone();
         let Awaited { is_of_call, observes, panics, epoch, .. } = *self;
         Awaited { core, place, is_of_call, registration: None, observes, panics, epoch, has_yielded: false }
@@ -175,7 +175,7 @@ impl Drop for Awaited {
         if self.registration.is_some() {
             self.core.progress.timeline.deregister(&mut self.registration);
         }
-        if self.place.is_of_call {
+        if self.place.keeps_marker_due {
             self.core.progress.note_passed_on(self.place.ticket);
             let is_reached = || self.core.progress.timeline.reached(self.place.ticket);
             if let Some(error) = self.core.refusals.late.drop_pending(self.place.ticket, is_reached) {

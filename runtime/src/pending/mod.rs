@@ -173,7 +173,7 @@ impl<T> Pending<T> {
         if place.captured {
             return Self::captured(core, place.ticket, output);
         }
-        if place.is_of_call {
+        if place.keeps_marker_due {
             core.progress.note_awaited(place.ticket);
         }
         // Built in place: it is large.
@@ -181,7 +181,7 @@ impl<T> Pending<T> {
             state: State::Place(
                 Awaited {
                     core: core.clone(),
-                    is_of_call: place.is_of_call,
+                    is_of_call: place.keeps_marker_due,
                     place,
                     registration: None,
                     observes: true,

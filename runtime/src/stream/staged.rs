@@ -186,7 +186,7 @@ pub(super) fn can_hold_back(core: &StreamCore) -> bool {
 }
 
 /// Returns the host's end of a copy by this stream's device.
-pub(super) fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
     let here = core.device.id;
     host.end_for(here).ok_or_else(|| {
         Error::new(

@@ -31,10 +31,10 @@ use warpline_driver::{
 };
 
 /// The outcome of a wait.
-pub(crate) struct Waited {
-    pub(crate) place: Place,
+struct Waited {
+    place: Place,
     /// True if the driver got a wait. False where the order held already.
-    pub(super) by_driver: bool,
+    by_driver: bool,
 }
 
 /// The effect of an accepted wait on its stream.
@@ -47,7 +47,7 @@ struct Ordered {
 impl StreamCore {
     /// Returns whether a wait for exactly this place was made recently.
     #[inline]
-    pub(crate) fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
+    fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
         state.waited.contains(&place)
     }
 
@@ -57,7 +57,7 @@ impl StreamCore {
     /// driver gets no wait if `from` is done, or if this stream's known clock implies it, unless the
     /// backlog before `from` may still leave marks. A wait
     /// for a closed stream changes no clock, and takes a ticket each time.
-    pub(super) fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
+    fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
             let place = Place::at(state.issued, state.stated.clone());
             return Ok(Waited { place, by_driver: false });
@@ -79,14 +79,14 @@ impl StreamCore {
         let at = state.waited_at;
         state.waited[at] = (from.used.stream, from.used.ticket, from.version);
         state.waited_at = (at + 1) % state.waited.len();
-        let place = Place { is_of_call: took_ticket, ..Place::at(state.issued, state.stated.clone()) };
+        let place = Place { keeps_marker_due: took_ticket, ..Place::at(state.issued, state.stated.clone()) };
         Ok(Waited { place, by_driver })
     }
 
     /// Takes over the marks that `other` carries now, after a wait that was refused before it had a
     /// place. Called while no stream's lock is held.
     #[cold]
-    pub(crate) fn take_marks_of(&self, other: &StreamCore) {
+    fn take_marks_of(&self, other: &StreamCore) {
         let marks = other.state.lock().marks.clone();
         let mut state = self.state.lock();
         if !state.closed && state.marks.merge(&marks) {
@@ -302,7 +302,7 @@ impl StreamCore {
 
     /// Calls [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
     #[inline]
-    pub(crate) fn waited(&self, site: Site, waited: Result<Waited>, from: Use) -> Result<Place> {
+    fn waited(&self, site: Site, waited: Result<Waited>, from: Use) -> Result<Place> {
         let Waited { place, by_driver } = waited?;
         if by_driver {
             self.submitted(site, place.ticket, || ("wait", 0));
@@ -435,7 +435,7 @@ impl StreamCore {
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(&mut state, from));
-        Ok(Place { is_of_call: true, ..Place::at(state.issued, state.stated.clone()) })
+        Ok(Place { keeps_marker_due: true, ..Place::at(state.issued, state.stated.clone()) })
     }
 
     /// Makes this stream wait for a place on another stream that was noted before.

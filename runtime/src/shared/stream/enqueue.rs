@@ -198,7 +198,7 @@ impl StreamCore {
         if unmarks {
             order::overwritten(op.operands);
         }
-        let place = Place { is_of_call: true, ..Place::at(ticket, state.stated.clone()) };
+        let place = Place { keeps_marker_due: true, ..Place::at(ticket, state.stated.clone()) };
         drop(state);
         if !entered.findings.is_empty() {
             warn_of(self, op.site, op.operands, &entered.findings);

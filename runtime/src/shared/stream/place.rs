@@ -26,7 +26,7 @@ pub(crate) struct Place {
     pub(crate) clock: Clock,
     /// True if the place is that of the call which took the ticket. A `Pending` of it then keeps
     /// the ticket's marker due.
-    pub(crate) is_of_call: bool,
+    pub(crate) keeps_marker_due: bool,
     /// True if the place is in a capture, where nothing runs. The ticket is then the number of a
     /// step.
     pub(crate) captured: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 impl Place {
     #[inline]
     pub(crate) fn at(ticket: Ticket, clock: Clock) -> Self {
-        Place { ticket, clock, is_of_call: false, captured: false }
+        Place { ticket, clock, keeps_marker_due: false, captured: false }
     }
 
     pub(crate) fn captured(number: Ticket) -> Self {

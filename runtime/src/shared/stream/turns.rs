@@ -51,9 +51,9 @@ pub(crate) async fn watching<F: Future>(
     .await
 }
 
-/// Blocks this thread until `is_over` returns true. It is called again when `ticket` of this
-/// stream is reached, and when the waiters of this stream are woken. If the ticket is reached
-/// before the call, `is_over` has to return true then. Observes nothing.
+/// Blocks this thread until `is_over` returns true. It is called again when `ticket` of `core` is
+/// reached, and when the waiters of `core` are woken. If the ticket is reached before the call,
+/// `is_over` has to return true then. Observes nothing.
 pub(super) fn block_until(core: &StreamCore, ticket: Ticket, is_over: impl Fn() -> bool) {
     let mut sleeper = Sleeper { timeline: &core.progress.timeline, registration: None };
     block_on(poll_fn(|cx| {
