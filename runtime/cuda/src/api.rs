@@ -69,8 +69,8 @@ impl Failed {
         self.code == Self::PEER_ACCESS_ALREADY_ENABLED
     }
 
-    /// Returns the name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`, or its number where CUDA
-    /// has no name for it.
+    /// Returns the name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`, or its number where
+    /// CUDA has no name for it.
     pub(crate) fn name(self) -> String {
         self.text(|api| api.cuGetErrorName).unwrap_or_else(|| format!("CUDA error {}", self.code))
     }

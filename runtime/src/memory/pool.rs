@@ -455,7 +455,7 @@ impl Pool {
                 _ => None,
             }
         };
-        // A usable block that is large enough alone was found before: a run begins with a smaller one.
+        // A run begins with a smaller block: one that is large enough alone was found before.
         let mut found = None;
         'starts: for place in self.shelf.range(smaller(false)).chain(self.shelf.range(smaller(true))) {
             let start = place.block;

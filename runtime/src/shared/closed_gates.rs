@@ -1,4 +1,4 @@
-//! How many gates of tests are closed on the streams of a runtime.
+//! The number of closed gates of tests on the streams of a runtime.
 
 #[cfg(feature = "test-util")]
 use std::sync::Arc;

@@ -275,8 +275,8 @@ impl fmt::Display for Device {
     }
 }
 
-/// Returns true if the runtime waits for each op of a device (`stream/launch_blocking.rs`). Those of
-/// other backends are their drivers' concern.
+/// Returns true if the runtime waits for each op of a device (`stream/launch_blocking.rs`). Those
+/// of other backends are their drivers' concern.
 fn blocks_launches(id: DeviceId) -> bool {
     matches!(id, DeviceId::Cpu(_)) && process::launches_block()
 }

@@ -1,5 +1,5 @@
-//! Each late refusal reaches its `Pending`, or is returned once for the stream to report, and nothing
-//! is kept in the end.
+//! Each late refusal reaches its `Pending`, or is returned once for the stream to report, and
+//! nothing is kept in the end.
 
 use crate::Error;
 use crate::late::Late;

@@ -5,9 +5,9 @@
 //! # Rules
 //! 1. The reactor watches each stream handed to it until nothing waits on the stream's timeline. It
 //!    sleeps while it watches none.
-//! 2. It calls CUDA only to query markers that are events, and to report traced ops. All
-//!    other questions go to a thread of the device ([`checks`](crate::faults::checks)), because CUDA
-//!    may not answer while a launch waits for room.
+//! 2. It calls CUDA only to query markers that are events, and to report traced ops. All other
+//!    questions go to a thread of the device ([`checks`](crate::faults::checks)), because CUDA may
+//!    not answer while a launch waits for room.
 //! 3. While nothing completes on a device, the reactor has the device checked every two
 //!    milliseconds, and after 32 ms less and less often, at last every four. The device's thread
 //!    then queries the context and one of the stalled streams, in rotation. Each device has its own

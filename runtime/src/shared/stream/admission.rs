@@ -1,5 +1,5 @@
-//! Who may enqueue on a stream: it is open, its device is usable, and no other thread puts foreign
-//! work on it.
+//! Admission to a stream: it has to be open, its device usable, and no other thread may be putting
+//! foreign work on it.
 
 use super::core::{State, StreamCore};
 use crate::delegation::Locked;

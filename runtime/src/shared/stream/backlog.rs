@@ -15,8 +15,8 @@
 //! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over: the first
 //!    when memory exists, the second when a stream of another backend has reached a place, or an
 //!    event is there already. No user call waits for that, except those whose work has to be on the
-//!    driver's stream when they return: foreign work, and work on a borrowed stream, whose owner may
-//!    use it next.
+//!    driver's stream when they return: foreign work, and work on a borrowed stream, whose owner
+//!    may use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
 //!    holds back too, until the event is recorded. A gate on the device would keep the device busy,
 //!    and page-locking may wait until the device is idle. The event brings the marks of late

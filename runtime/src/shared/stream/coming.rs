@@ -34,9 +34,9 @@ impl Coming {
         Coming { stream, inner: Mutex::default() }
     }
 
-    /// Returns the stream that the event is recorded on. It exists until then, because the hand-over
-    /// holds it, even if the device has reached the event's place and the runtime has forgotten the
-    /// stream.
+    /// Returns the stream that the event is recorded on. It exists until then, because the
+    /// hand-over holds it, even if the device has reached the event's place and the runtime has
+    /// forgotten the stream.
     pub(super) fn stream(&self) -> Option<Arc<StreamCore>> {
         self.stream.upgrade()
     }

@@ -54,9 +54,9 @@ impl StreamCore {
     /// Orders later work on this stream after `from`, because the program says so.
     ///
     /// The wait takes a ticket if it changes the stated clock, which the program alone decides. The
-    /// driver gets no wait if `from` is done, or if this stream's known clock implies it, unless the
-    /// backlog before `from` may still leave marks. A wait
-    /// for a closed stream changes no clock, and takes a ticket each time.
+    /// driver gets no wait if `from` is done, or if this stream's known clock implies it, unless
+    /// the backlog before `from` may still leave marks. A wait for a closed stream changes no
+    /// clock, and takes a ticket each time.
     fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
             let place = Place::at(state.issued, state.stated.clone());
@@ -333,7 +333,7 @@ impl StreamCore {
         // ticket.
         let issued = other.issued();
         let version = other.version();
-        // Where no snapshot stands, no wait can have been made.
+        // No wait can have been made where no snapshot stands.
         if issued <= other.seen_at() {
             let state = self.lock(site, false)?;
             if !other.is_closed() && self.waited_lately(&state, (other.id, issued, version)) {

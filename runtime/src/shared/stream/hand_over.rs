@@ -166,8 +166,8 @@ impl StreamCore {
         left.memory.extend(known);
     }
 
-    /// Completes the command with what it was held back for. Returns the error by which it cannot be
-    /// handed over, or `None` if nothing of it is left for the driver.
+    /// Completes the command with what it was held back for. Returns the error by which it cannot
+    /// be handed over, or `None` if nothing of it is left for the driver.
     fn resolve(
         &self,
         state: &mut State,

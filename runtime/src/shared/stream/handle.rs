@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// [`wait_event`](Self::wait_event) and [`wait_for`](Self::wait_for) state, or that the host has
 /// observed by awaiting.
 ///
-/// Dropping the last handle closes the stream. Work that was put on it still runs, and later uses of
-/// its memory are ordered after it.
+/// Dropping the last handle closes the stream. Work that was put on it still runs, and later uses
+/// of its memory are ordered after it.
 #[derive(Clone)]
 pub struct Stream {
     /// Also in `_closing`, where reaching it would fetch one more cache line for each op.

@@ -3,12 +3,13 @@
 //! | file | idea |
 //! |---|---|
 //! | `core` | what a stream is; its lock |
-//! | `enqueue`, `added_edges` | from an op with its accesses to a ticket, and the edges that it needs |
-//! | `admission` | who may enqueue |
+//! | `admission` | the conditions for enqueuing |
+//! | `enqueue`, `added_edges` | from an op with its accesses to a ticket |
 //! | `edges`, `place` | waits on the device, and points on the timeline |
-//! | `progress`, `markers` | how far a stream has come, and the markers behind its work |
-//! | `refusals`, `late`, `unwritten` | errors that the program has to hear of, and bytes that were not written |
-//! | `backlog`, `coming` | work that waits on the host for page-locked memory, and events behind it |
+//! | `progress`, `markers` | the progress of a stream, and the markers behind its work |
+//! | `refusals`, `late` | errors that the program has to hear of |
+//! | `backlog`, `hand_over`, `coming` | work that waits on the host, and events behind it |
+//! | `unwritten` | bytes that work of the backlog did not write |
 //! | `captured` | streams that a capture records |
 //! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 //! | `launch_blocking` | waiting for each op, for debugging |

@@ -1,12 +1,12 @@
-//! How far a stream has come, for threads that do not have its lock, and which tickets need a marker
-//! of their own.
+//! The progress of a stream, for threads that do not have its lock, and the tickets that need a
+//! marker of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use warpline_driver::DriverStream;
 use warpline_driver::timeline::{Ticket, Timeline};
 
-/// How far a stream has come, for threads that do not have its lock.
+/// The progress of a stream, for threads that do not have its lock.
 #[repr(C)]
 pub(crate) struct Progress {
     /// The stream at the driver, for calls that need no lock.
