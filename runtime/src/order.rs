@@ -8,9 +8,9 @@ pub(crate) use warpline_driver::internal::leaves_a_mark;
 pub use warpline_driver::{ByteRange, Conflict, Site, StreamId};
 use warpline_driver::{Error, ErrorKind};
 pub(crate) use warpline_order::{
-    Access, Asker, Cause, Clock, Disjoint, Ensured, Entered, Entry, Finding, Findings, Ledger, MAX_ACCESSES,
-    MAX_TICKET, Mark, Marks, Named, Observed, Refused, Strictness, Use, check_and_enter, describe, disjoint,
-    mark, overlap_within, overwritten, overwritten_of, undo, wait_call,
+    Access, Asker, Cause, Clock, Disjoint, Ensured, Entered, Entry, Finding, Findings, FoundMark, Ledger,
+    MAX_ACCESSES, MAX_TICKET, Mark, Marks, Named, Observed, Refused, Strictness, Use, check_and_enter,
+    describe, disjoint, mark, overlap_within, overwritten, overwritten_of, undo, wait_call,
 };
 
 /// The reaction of the *order check* to an op that is not ordered after an earlier conflicting use

@@ -3,7 +3,7 @@
 //! memory.
 
 use super::clock::{StreamId, Ticket, Use};
-use super::marks::{MOST, Mark, Marks, OnBytes, join};
+use super::marks::{FoundMark, MOST, Mark, Marks, OnBytes, join};
 use super::observed::Observed;
 use super::range::ByteRange;
 use super::records::{Did, Record, Records};
@@ -199,9 +199,13 @@ impl Book {
 
     /// Returns the mark that keeps work which carries `marks` from reading these bytes, if there is
     /// one.
-    pub fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<Arc<Mark>> {
+    pub fn mark_on(&self, range: &ByteRange, marks: &Marks) -> Option<FoundMark> {
         let on_them = |marked: &&MarkedBytes| marked.overlaps(range);
-        self.marks().iter().filter(on_them).find_map(|marked| marked.mark.concerns(marks))
+        self.marks().iter().filter(on_them).find_map(|marked| {
+            let mark = marked.mark.concerns(marks)?;
+            let ends_when_seen = !marked.mark.is_everybodys() && !mark.has_joined();
+            Some(FoundMark { mark, ends_when_seen })
+        })
     }
 
     /// Returns whether any of these bytes are marked.

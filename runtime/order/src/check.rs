@@ -17,7 +17,7 @@ use super::access::AccessMode;
 use super::book::Book;
 use super::clock::{Clock, StreamId, Ticket, Use};
 use super::ledger::{Ledger, Page};
-use super::marks::{Mark, Marks};
+use super::marks::{FoundMark, Mark, Marks};
 use super::observed::Observed;
 use super::range::ByteRange;
 use super::records::{Did, Record, Removed};
@@ -121,7 +121,7 @@ pub type Findings = Vec<Finding>;
 #[derive(Debug)]
 pub enum Refused {
     /// The op reads bytes that were never written because of this refused write.
-    Marked(Arc<Mark>),
+    Marked(FoundMark),
     /// All uses that the op is not ordered after.
     Unordered(Findings),
     /// Uses that the runtime must order before the op. They are uses by closed streams, which no

@@ -53,7 +53,7 @@ pub use check::{
 pub use clock::{Clock, StreamId, Ticket, Use};
 pub use conflict::{Conflict, Named, describe, wait_call};
 pub use ledger::Ledger;
-pub use marks::{Cause, Mark, Marks};
+pub use marks::{Cause, FoundMark, Mark, Marks};
 pub use observed::{MAX_TICKET, Observed};
 pub use range::ByteRange;
 pub use records::{Did, Record};

@@ -98,7 +98,12 @@ impl Mark {
     }
 
     fn has_ended(&self) -> bool {
-        self.seen.load(Ordering::Acquire) && !self.joined.load(Ordering::Acquire) && self.into.get().is_none()
+        self.seen.load(Ordering::Acquire) && !self.has_joined()
+    }
+
+    /// Returns whether the mark stands for others too, or another mark for it.
+    pub(super) fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Acquire) || self.into.get().is_some()
     }
 }
 
@@ -112,8 +117,7 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Returns whether the mark is one of these.
-    pub fn carries(&self, mark: &Arc<Mark>) -> bool {
+    fn carries(&self, mark: &Arc<Mark>) -> bool {
         self.entries().iter().any(|entry| Arc::ptr_eq(entry.root(), mark.root()))
     }
 
@@ -162,6 +166,16 @@ impl Marks {
 pub(super) enum OnBytes {
     Carried(Weak<Mark>),
     Everybodys(Arc<Mark>),
+}
+
+/// The mark that keeps an op from reading bytes.
+#[derive(Debug)]
+pub struct FoundMark {
+    /// The mark, with the refusal that made it.
+    pub mark: Arc<Mark>,
+    /// True if it ends once the program has seen that refusal. Otherwise it stays until the bytes
+    /// are overwritten or accepted.
+    pub ends_when_seen: bool,
 }
 
 impl OnBytes {

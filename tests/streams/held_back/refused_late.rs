@@ -329,6 +329,12 @@ fn an_op_fails_although_the_write_before_it_is_refused_between_its_check_and_its
         assert_eq!(while_completing(complete, written).unwrap_err().kind(), ErrorKind::OutOfMemory);
         pause.wait();
         let error = while_completing(complete, adding.join().unwrap()).unwrap_err();
+        // The writer is closed, so nothing that the program awaits would end it.
+        says(
+            &error,
+            ErrorKind::OutOfMemory,
+            &["reads memory that was not written", "; overwrite the memory, or"],
+        );
         assert!(error.is_inherited(), "{error}");
     });
 }

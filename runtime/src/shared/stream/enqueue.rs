@@ -11,7 +11,7 @@ use super::op::{Build, Op, Peers};
 use super::place::Place;
 use crate::delegation::Locked;
 use crate::order::{
-    self, Asker, Disjoint, Ensured, Entered, Entry, MAX_ACCESSES, Mark, OrderMode, Refused, Site,
+    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, MAX_ACCESSES, Mark, OrderMode, Refused, Site,
     check_and_enter, leaves_a_mark, overlap_within,
 };
 use crate::shared::{Allocation, Operand};
@@ -120,11 +120,9 @@ impl StreamCore {
             let entry = self.entry(op, &state, &edges.ensured, ticket);
             let needs = match check_and_enter(accesses, disjoint, &entry, entered) {
                 Ok(()) => return Ok(state),
-                Err(Refused::Marked(mark)) => {
-                    // A mark that is everybody's stays until the memory is overwritten.
-                    let is_carried = state.marks.carries(&mark);
+                Err(Refused::Marked(FoundMark { mark, ends_when_seen })) => {
                     let earlier = order::refusal(&mark);
-                    return Err(Error::inherited(&op.site.on(&self.label), earlier, is_carried));
+                    return Err(Error::inherited(&op.site.on(&self.label), earlier, ends_when_seen));
                 }
                 Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);

@@ -126,10 +126,7 @@ impl StreamCore {
             Some(None) => return,
         };
         let ready = ready.and_then(|()| match backlog.unwritten.read_by(&operands) {
-            Some(earlier) => {
-                let ends_when_seen = self.device.runtime.mode != OrderMode::Wait;
-                Err(Error::inherited(&site.on(&self.label), earlier, ends_when_seen))
-            }
+            Some(piece) => Err(Error::inherited(&site.on(&self.label), &piece.error, piece.ends_when_seen)),
             None => others.iter().try_for_each(|(device, health)| self.needs(site, *device, health.fault())),
         });
         let mut halfway = false;
@@ -278,9 +275,10 @@ impl StreamCore {
         if not_written.is_empty() || !leaves_a_mark(error.kind()) {
             return error;
         }
-        backlog.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error);
         // A closed stream carries no marks.
-        if halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait {
+        let everybodys = halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait;
+        backlog.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error, !everybodys);
+        if everybodys {
             let mark = Mark::new(self.id, order::cause(&error));
             order::mark(&written, &mark, true);
             backlog.unwritten.add_mark(mark);

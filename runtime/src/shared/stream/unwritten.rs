@@ -24,10 +24,12 @@ pub(super) struct Unwritten {
 pub(super) type BacklogOperand = OwnedOperand<Weak<Allocation>>;
 
 #[derive(Clone)]
-struct Piece {
+pub(super) struct Piece {
     allocation: Weak<Allocation>,
     range: ByteRange,
-    error: Error,
+    pub(super) error: Error,
+    /// True if the bytes may be read once the program has seen the error.
+    pub(super) ends_when_seen: bool,
 }
 
 impl Piece {
@@ -42,11 +44,12 @@ impl Unwritten {
     }
 
     /// Adds the bytes that an op refused with `error` would have written.
-    pub(crate) fn add(&mut self, written: &[&BacklogOperand], error: &Error) {
+    pub(crate) fn add(&mut self, written: &[&BacklogOperand], error: &Error, ends_when_seen: bool) {
         self.pieces.extend(written.iter().map(|operand| Piece {
             allocation: operand.allocation.clone(),
             range: operand.range,
             error: error.without_own(),
+            ends_when_seen,
         }));
     }
 
@@ -54,14 +57,13 @@ impl Unwritten {
         self.marks.add(mark);
     }
 
-    /// Returns the error of unwritten bytes that an op with these operands would read, if it would
-    /// read any.
-    pub(super) fn read_by(&self, operands: &[BacklogOperand]) -> Option<&Error> {
+    /// Returns unwritten bytes that an op with these operands would read, if it would read any.
+    pub(super) fn read_by(&self, operands: &[BacklogOperand]) -> Option<&Piece> {
         let reads = |piece: &&Piece| {
             let mut reads = operands.iter().filter(|operand| operand.access.reads());
             reads.any(|operand| piece.is_of(operand) && piece.range.overlaps(&operand.range))
         };
-        self.pieces.iter().find(reads).map(|piece| &piece.error)
+        self.pieces.iter().find(reads)
     }
 
     /// Removes the bytes that an op with these operands overwrites, once it was handed over.
