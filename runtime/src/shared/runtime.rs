@@ -178,9 +178,16 @@ impl RuntimeShared {
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
         self.health.shuts_down();
+        if process::is_forked() {
+            // The parent's threads may have had the locks of its waiting lists.
+            return;
+        }
         // A waiter registers first and then looks at `shut_down`, so that one of the two sees the
         // other: both take the lock of the waiting list.
-        self.streams().iter().for_each(|stream| stream.progress.timeline.wake_all());
+        let mut streams = self.streams();
+        // So that a seed gives the same order each time.
+        streams.sort_unstable_by_key(|stream| stream.id.number());
+        streams.iter().for_each(|stream| stream.progress.timeline.wake_all());
     }
 
     /// Waits until every call that was accepted before the shutdown has enqueued its work. A call
