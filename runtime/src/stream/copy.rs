@@ -416,12 +416,11 @@ impl Stream {
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let copy = match host {
-            Some(_) => copy.and_then(|copy| self.can_copy_in_pieces(site, ends).map(|()| copy)),
+            Some(_) => copy.and_then(|copy| self.can_cross_backends(site, ends).map(|()| copy)),
             None => copy,
         };
         let place = match (copy, host) {
-            // Page-locked memory is copied directly. The op keeps it. A capture is left to refuse
-            // the copy, as one in pieces.
+            // Unless the memory is page-locked. A capture is left to refuse the copy.
             (Ok(copy), Some(host))
                 if !host.is_page_locked_for(here.id) || copy.bytes() == 0 || self.core().is_captured() =>
             {
@@ -440,7 +439,7 @@ impl Stream {
 
 impl Stream {
     /// Refuses copies between backends in the modes that let conflicting ops run.
-    fn can_copy_in_pieces(&self, site: Site, ends: [&Arc<DeviceShared>; 2]) -> Result<()> {
+    fn can_cross_backends(&self, site: Site, ends: [&Arc<DeviceShared>; 2]) -> Result<()> {
         let mode = self.core().device.runtime.mode;
         if !matches!(mode, OrderMode::Warn | OrderMode::Off) {
             return Ok(());
