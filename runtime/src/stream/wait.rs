@@ -48,7 +48,8 @@ impl Stream {
     /// first.
     ///
     /// If a write was refused on `other`, or on a stream that `other` had waited for, ops on this
-    /// stream that read that memory fail from then on ([`Error::is_inherited`]).
+    /// stream that read that memory fail from then on
+    /// ([`Error::is_inherited`](crate::Error::is_inherited)).
     ///
     /// # Errors
     /// In the [`Edge`]: `DeviceMismatch` if the streams belong to different runtimes; `Closed`,
