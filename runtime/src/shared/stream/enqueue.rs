@@ -100,12 +100,12 @@ impl StreamCore {
         permit = if op.without_permit { None } else { self.permit(op.site)? };
         let (mut entered, mut edges) = (Entered::default(), Edges::default());
         let state = self.check(op, state, disjoint, &mut entered, &mut edges)?;
-        self.put(op, state, command, permit, entered, &edges)
+        self.put(op, state, command, permit, &mut entered, &edges)
     }
 
     /// Checks the op against the histories of its operands, and enters it there. Notes the edges
     /// that it needs. The lock is released while other streams are asked where they stand.
-    #[inline]
+    #[inline(always)]
     fn check<'a>(
         &'a self,
         op: &Op<'_>,
@@ -140,7 +140,7 @@ impl StreamCore {
     }
 
     /// Returns the op as the order check sees it.
-    #[inline]
+    #[inline(always)]
     fn entry<'a>(
         &'a self,
         op: &'a Op<'_>,
@@ -155,14 +155,14 @@ impl StreamCore {
     }
 
     /// Puts an op that was checked on the stream: its edges, then the op itself.
-    #[inline]
+    #[inline(always)]
     fn put(
         &self,
         op: &mut Op<'_>,
         mut state: Locked<'_, State>,
         command: impl FnOnce(Ticket) -> Command,
         permit: Option<OwnedSemaphorePermit>,
-        entered: Entered,
+        entered: &mut Entered,
         edges: &Edges,
     ) -> Result<Place> {
         let has_edges = !edges.from.is_empty();
@@ -205,7 +205,7 @@ impl StreamCore {
     }
 
     /// Keeps what has to stay until the op of `ticket` has run. Returns whether there is anything.
-    #[inline]
+    #[inline(always)]
     fn keep(&self, op: &mut Op<'_>, permit: Option<OwnedSemaphorePermit>, ticket: Ticket) -> bool {
         let mut kept = false;
         if let Some(keep) = op.keep.take() {
@@ -227,12 +227,16 @@ impl StreamCore {
         op: &mut Op<'_>,
         mut state: Locked<'_, State>,
         ticket: Ticket,
-        entered: Entered,
+        entered: &mut Entered,
         error: &DriverError,
     ) -> Error {
         op.halfway = matches!(error, DriverError::Halfway(_));
         if !op.halfway {
-            order::undo(op.operands, &self.entry(op, &state, &Ensured::new(), ticket), entered);
+            order::undo(
+                op.operands,
+                &self.entry(op, &state, &Ensured::new(), ticket),
+                std::mem::take(entered),
+            );
         }
         let forgotten = state.forgotten.take();
         drop(state);
