@@ -103,8 +103,8 @@ COMPILERS = ["ci/ptx", "ci/ptx.py"]
 CHECK = [
     Step("room", "ci/room"),
     Step("format", "cargo fmt --all -- --check"),
-    # From the source alone: uses between modules, words, docs/files.md, links of decisions, the table of
-    # results.
+    # From the source alone: uses between modules, words, docs/files.md, links of decisions, the
+    # table of results.
     Step("modules", "ci/modules && ci/words && ci/files --check && benches/summary --check"),
     Step("dependencies", "ci/deny"),
     Step("clippy", "cargo clippy --workspace --all-targets --all-features --quiet -- -D warnings"),

@@ -185,7 +185,7 @@ impl RuntimeShared {
         // A waiter registers first and then looks at `shut_down`, so that one of the two sees the
         // other: both take the lock of the waiting list.
         let mut streams = self.streams();
-        // So that a seed gives the same order each time.
+        // In a fixed order, since a seed has to give the same one each time.
         streams.sort_unstable_by_key(|stream| stream.id.number());
         streams.iter().for_each(|stream| stream.progress.timeline.wake_all());
     }
