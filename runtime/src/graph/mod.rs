@@ -7,7 +7,8 @@ use crate::edge::Edge;
 use crate::order::{AccessMode, ByteRange, Site};
 use crate::pending::{DeviceValue, Pending};
 use crate::shared::{
-    Allocation, Capturing, Device, DeviceShared, GraphPool, Op, Operand, OwnedOperand, Recorded, Stream,
+    Allocation, Capturing, Device, DeviceShared, Effect, GraphPool, Operand, OwnedOperand, Recorded, Request,
+    Stream,
 };
 use crate::stream::alloc_unspecified;
 use std::fmt;
@@ -281,12 +282,10 @@ impl Graph {
             );
             return Pending::refused_on(core, error.at(site));
         }
-        let mut op = Op::new("graph", site, &operands);
-        op.of_many = true;
-        op.plan = Some(&graph.plan);
-        op.claims = &graph.claims;
-        op.keep = Some(self.0.clone());
-        let place = core.enqueue(&mut op, |_| Command::Graph(graph.executable.clone()));
+        let effect = Effect::Graph { plan: &graph.plan, claims: &graph.claims };
+        let request = Request::new("graph", site, &operands).with_effect(effect);
+        let place =
+            core.enqueue(&mut request.keeping(self.0.clone()), |_| Command::Graph(graph.executable.clone()));
         Pending::value(core, place, ())
     }
 

@@ -25,4 +25,4 @@ pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use out_of_memory::{Observer, unserved};
 pub(crate) use runtime::RuntimeShared;
 pub use stream::Stream;
-pub(crate) use stream::{Build, Op, Peers, Place, Snapshot, StreamCore};
+pub(crate) use stream::{Effect, Place, Reach, Request, Snapshot, StreamCore, Terms};

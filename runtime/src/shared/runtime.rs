@@ -4,7 +4,7 @@
 use super::closed_gates::ClosedGates;
 use crate::background;
 use crate::health::Reported;
-use crate::order::{Named, Observed, OrderMode, Site, StreamId, Use};
+use crate::order::{Conflict, Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
 use crate::shared::{Device, Observer, StreamCore};
 use crate::sync_mode::{SyncCheck, SyncMode};
@@ -172,6 +172,15 @@ impl RuntimeShared {
     /// Returns whether to warn about this pair of lines, which is true only once.
     pub(crate) fn warns_first(&self, earlier: Site, later: Site) -> bool {
         self.warned.lock().insert((earlier, later))
+    }
+
+    /// Warns of the edges that an op misses, once for each pair of lines.
+    pub(crate) fn warn_of(&self, op: Site, conflicts: &[Conflict]) {
+        for conflict in conflicts {
+            if self.warns_first(conflict.earlier(), op) {
+                crate::report::unordered(conflict);
+            }
+        }
     }
 
     /// Accepts no more work. Wakes what waits for a lease or for room, which it will not get.

@@ -24,7 +24,7 @@
 
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
-use crate::shared::{Allocation, Op, Operand, Stream, StreamCore, unserved};
+use crate::shared::{Allocation, Operand, Request, Stream, StreamCore, Terms, unserved};
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
@@ -123,9 +123,8 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
     let len_bytes = allocation.len_bytes;
     let range = ByteRange::contiguous(0, len_bytes as u64);
     let operands = [Operand { allocation, range, access: AccessMode::Write }];
-    let mut op = Op::new("fill", site, &operands);
-    // The fill belongs to the allocation, which needs no permit.
-    op.without_permit = true;
+    // The fill belongs to the allocation, which takes no room.
+    let mut request = Request::new("fill", site, &operands).on_terms(Terms::WithoutRoom);
     let fill = Fill {
         dst: allocation.ptr,
         pitch: len_bytes,
@@ -134,7 +133,7 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
         pattern: 0,
         pattern_bytes: 1,
     };
-    core.enqueue(&mut op, |_| Command::Fill(fill)).map(drop)
+    core.enqueue(&mut request, |_| Command::Fill(fill)).map(drop)
 }
 
 /// Allocates memory that holds whatever its last owner left.

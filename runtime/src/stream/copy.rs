@@ -8,12 +8,13 @@
 //! returned to the caller.
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
-use super::staged::{HostSide, Slot, StagingMemory, can_hold_back, device_copy};
+use super::rows::{device_copy, host_copy};
+use super::staged::{Slot, StagingMemory, can_hold_back};
 use crate::buffer::Buffer;
 use crate::memory::{HostEnd, Pinned};
 use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
-use crate::shared::{DeviceShared, Op, Peers, Place, Stream, unserved};
+use crate::shared::{DeviceShared, Place, Reach, Request, Stream, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -74,15 +75,8 @@ impl Stream {
         let same_len = self.same_len(site, host.len(), buffer.len());
         let mut slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let operands = [buffer.operand(AccessMode::Write)];
-        let mut op = Op::new("copy", site, &operands);
-        op.keep = Some(slot.clone());
-        let place = self.enqueue_copy(
-            &mut op,
-            same_len.and(end).map(HostSide::There),
-            CopyKind::HostToDevice,
-            buffer,
-        );
-        op.keep = None;
+        let request = Request::new("copy", site, &operands).keeping(slot.clone());
+        let place = self.enqueue_copy(request, same_len.and(end), buffer);
         // Only if nothing else holds it: with launch blocking, the fault of a copy that was
         // accepted and may still be running is an error of the call too.
         let place =
@@ -104,9 +98,8 @@ impl Stream {
         let same_len = self.same_len(site, host.len(), buffer.len());
         let end = same_len.and_then(|()| self.host_end(site, host.bytes()));
         let operands = [buffer.operand(AccessMode::Write)];
-        let mut op = Op::new("copy", site, &operands);
-        op.keep = Some(host.clone());
-        let place = self.enqueue_copy(&mut op, end.map(HostSide::There), CopyKind::HostToDevice, buffer);
+        let request = Request::new("copy", site, &operands).keeping(host.clone());
+        let place = self.enqueue_copy(request, end, buffer);
         Pending::value(self.core(), place, ())
     }
 
@@ -179,11 +172,12 @@ impl Stream {
         let memory = self.staging_memory(site, buffer.len_bytes())?;
         let (len, slot) = (buffer.len(), Slot::default());
         let operands = [buffer.operand(AccessMode::Read)];
-        let mut op = Op::new("copy", site, &operands);
-        op.keep = Some(slot.clone());
+        let request = Request::new("copy", site, &operands).keeping(slot.clone());
         let mine = slot.clone();
         let fill = move |bytes| *mine.lock() = Some(Pinned::<T>::new(bytes, len).into_bytes());
-        let place = self.enqueue_staged(&mut op, memory, CopyKind::DeviceToHost, buffer, fill);
+        let place = self.enqueue_staged(request, memory, fill, |host| {
+            Command::Copy(host_copy(CopyKind::DeviceToHost, host, buffer))
+        });
         Ok((place, slot))
     }
 
@@ -254,7 +248,7 @@ impl Stream {
         kept: &Arc<Mutex<Option<Vec<T>>>>,
     ) -> Result<Place> {
         const KEPT: &str = "it is taken when the copy has finished";
-        let (core, kind) = (self.core(), CopyKind::HostToDevice);
+        let core = self.core();
         let guard = kept.lock();
         let host = guard.as_ref().expect(KEPT);
         let is_cpu = matches!(core.device.id, DeviceId::Cpu(_));
@@ -265,12 +259,10 @@ impl Stream {
         // Another thread may take the lock from here on, to copy.
         drop(guard);
         let operands = [buffer.operand(AccessMode::Write)];
-        let mut op = Op::new("copy", site, &operands);
+        let request = Request::new("copy", site, &operands);
         let same_len = self.same_len(site, len, buffer.len());
         if is_cpu {
-            op.keep = Some(kept.clone());
-            let end = same_len.map(|()| HostSide::There(end));
-            return self.enqueue_copy(&mut op, end, kind, buffer);
+            return self.enqueue_copy(request.keeping(kept.clone()), same_len.map(|()| end), buffer);
         }
         let promise = || core.device.with_pinned(|pool| pool.promise(len_bytes));
         let promise = same_len.and_then(|()| {
@@ -278,10 +270,10 @@ impl Stream {
             promise.map_err(|error| unserved(&site.on(&core.label), error))
         });
         match promise {
-            Err(error) => self.enqueue_copy(&mut op, Err(error), kind, buffer),
+            Err(error) => Err(core.refuse(&request, error)),
             Ok(promise) => {
                 let (slot, kept) = (Slot::default(), kept.clone());
-                op.keep = Some(slot.clone());
+                let request = request.keeping(slot.clone());
                 let fill = move |bytes| {
                     let host = kept.lock();
                     let host = host.as_ref().expect(KEPT);
@@ -289,20 +281,20 @@ impl Stream {
                     staged.copy_from_slice(host);
                     *slot.lock() = Some(staged.into_bytes());
                 };
-                self.enqueue_staged(&mut op, StagingMemory::Promised(promise), kind, buffer, fill)
+                self.enqueue_staged(request, StagingMemory::Promised(promise), fill, to_device(buffer))
             }
         }
     }
 
     fn write_slice<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Result<Place> {
         let operands = [buffer.operand(AccessMode::Write)];
-        let mut op = Op::new("copy", site, &operands);
+        let request = Request::new("copy", site, &operands);
         let memory = self.same_len(site, host.len(), buffer.len());
         match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
-            Err(error) => self.enqueue_copy(&mut op, Err(error), CopyKind::HostToDevice, buffer),
+            Err(error) => Err(self.core().refuse(&request, error)),
             Ok(memory) => {
                 let slot = Slot::default();
-                op.keep = Some(slot.clone());
+                let request = request.keeping(slot.clone());
                 let filled = move |bytes, host: &[T]| {
                     let mut staged = Pinned::<T>::new(bytes, host.len());
                     staged.copy_from_slice(host);
@@ -310,19 +302,29 @@ impl Stream {
                 };
                 match memory {
                     StagingMemory::There(bytes) => {
-                        let end = self.host_end(site, &bytes).map(HostSide::There);
+                        let end = self.host_end(site, &bytes);
                         filled(bytes, host);
-                        self.enqueue_copy(&mut op, end, CopyKind::HostToDevice, buffer)
+                        self.enqueue_copy(request, end, buffer)
                     }
                     // The slice is borrowed for this call only.
                     StagingMemory::Promised(_) => {
                         let host = host.to_vec();
                         let fill = move |bytes| filled(bytes, &host);
-                        self.enqueue_staged(&mut op, memory, CopyKind::HostToDevice, buffer, fill)
+                        self.enqueue_staged(request, memory, fill, to_device(buffer))
                     }
                 }
             }
         }
+    }
+
+    /// Enqueues a copy of host memory into `buffer`, or refuses it if `host` is an error.
+    fn enqueue_copy<T: Element>(
+        &self,
+        request: Request<'_>,
+        host: Result<HostEnd>,
+        buffer: &Buffer<T>,
+    ) -> Result<Place> {
+        self.enqueue_at(request, host, to_device(buffer))
     }
 
     /// Copies the elements of `source` to `destination`. Both are on this stream's device and have
@@ -403,16 +405,15 @@ impl Stream {
             None => CopyKind::DeviceToDevice,
         };
         let operands = [source.operand(AccessMode::Read), destination.operand(AccessMode::Write)];
-        let mut op = Op::new("copy", site, &operands);
-        op.peers = match (peers, host) {
-            (false, _) => Peers::None,
-            (true, None) => Peers::OfBackend,
-            (true, Some(_)) => Peers::Cpu,
-        };
+        let mut request = Request::new("copy", site, &operands).with_reach(match (peers, host) {
+            (false, _) => Reach::Own,
+            (true, None) => Reach::Backend,
+            (true, Some(_)) => Reach::Cpu,
+        });
         let slot = Slot::default();
         if leaves {
             // A stream keeps only its own device open for work in flight.
-            op.keep = Some(Arc::new((ends.map(Arc::clone), host.cloned(), slot.clone())));
+            request = request.keeping(Arc::new((ends.map(Arc::clone), host.cloned(), slot.clone())));
         }
         let copy = device_copy(&site.on(self.label()), kind, source, destination);
         let copy = match host {
@@ -424,14 +425,14 @@ impl Stream {
             (Ok(copy), Some(host))
                 if !host.is_page_locked_for(here.id) || copy.bytes() == 0 || self.core().is_captured() =>
             {
-                op.moved = copy.bytes();
-                self.enqueue_in_pieces(&mut op, copy, host.clone(), slot)
+                request.payload.bytes = copy.bytes();
+                self.enqueue_in_pieces(request, copy, host.clone(), slot)
             }
             (Ok(copy), _) => {
-                op.moved = copy.bytes();
-                self.core().enqueue(&mut op, |_| Command::Copy(copy))
+                request.payload.bytes = copy.bytes();
+                self.core().enqueue(&mut request, |_| Command::Copy(copy))
             }
-            (Err(error), _) => self.enqueue_refused(&mut op, error),
+            (Err(error), _) => Err(self.core().refuse(&request, error)),
         };
         Pending::value(self.core(), place, ())
     }
@@ -453,6 +454,11 @@ impl Stream {
         );
         Err(Error::new(ErrorKind::Unsupported, text))
     }
+}
+
+/// Returns the function that makes a copy into `buffer` from the address of the host memory.
+fn to_device<T: Element>(buffer: &Buffer<T>) -> impl FnOnce(u64) -> Command {
+    |host| Command::Copy(host_copy(CopyKind::HostToDevice, host, buffer))
 }
 
 /// The most bytes that one poll copies: some tenths of a millisecond, with the page faults of new

@@ -17,7 +17,7 @@
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, Site};
 use crate::pending::{Pending, Refusal};
-use crate::shared::{Op, Operand, Place, Stream, StreamCore};
+use crate::shared::{Operand, Place, Request, Stream, StreamCore, Terms};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -247,8 +247,8 @@ impl<'a> Turn<'a> {
     ) -> Result<Place> {
         let current =
             native.stream.make_current().map_err(|error| self.refused(site, operands, &error, false))?;
-        let mut op = Op { turn: true, ..Op::new("foreign", site, operands) };
-        let place = self.core.enqueue(&mut op, |_| Command::Foreign)?;
+        let mut request = Request::new("foreign", site, operands).on_terms(Terms::ForeignTurn(None));
+        let place = self.core.enqueue(&mut request, |_| Command::Foreign)?;
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
@@ -281,10 +281,10 @@ impl<'a> Turn<'a> {
 
     fn enqueue(self, site: Site, operands: &[Operand<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {
         let gate = Point { timeline: self.gate.clone(), ticket: 1, event: None };
-        let mut op = Op { turn: true, gate: Some(gate), ..Op::new("call", site, operands) };
+        let mut request = Request::new("call", site, operands).on_terms(Terms::ForeignTurn(Some(gate)));
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(&mut op, |_| {
+        let place = self.core.enqueue(&mut request, |_| {
             Command::HostWork(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());

@@ -5,7 +5,7 @@ use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
 use crate::order::{Site, StreamId};
 use crate::pending::Pending;
 use crate::shared::stream::Settings;
-use crate::shared::{Device, Op, Stream, StreamCore};
+use crate::shared::{Device, Effect, Request, Stream, StreamCore};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl Stream {
     /// selects the CPU form (the default), the device code, or a comparison of the two.
     #[track_caller]
     #[inline]
-    pub fn launch(&self, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
-        self.launch_call(Site::here(&call.kernel.name), &mut call, config)
+    pub fn launch(&self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+        self.launch_at(Site::here(&call.kernel.name), call, config)
     }
 
     #[inline]
@@ -118,27 +118,33 @@ impl Stream {
         mut call: KernelCall<'_>,
         config: LaunchConfig,
     ) -> Pending<()> {
-        self.launch_call(site, &mut call, config)
+        if call.kernel.library.is_some() {
+            return self.launch_with_library(site, call, config);
+        }
+        self.launch_call(site, &mut call, config, 0)
     }
 
-    /// Operands and arguments are not moved until the driver takes them: they are large.
-    fn launch_call(&self, site: Site, call: &mut KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
-        let kernel = call.kernel;
-        let refused = match &call.failed {
-            None => check_device_code(kernel).and_then(|()| config.check(kernel.name)).err(),
-            Some(error) => Some(error.clone()),
-        }
-        .map(|error| refused_call(self.core(), site, kernel.name, &error));
-        if kernel.library.is_some() {
-            return self.launch_with_library(site, call, config, refused);
-        }
-        let mut op = Op::new("kernel", site, &call.operands[..]);
-        (op.in_place, op.refused) = (kernel.in_place, refused);
-        let place = self.core().enqueue_inline(&mut op, |_| {
-            let args = std::mem::take(&mut call.args);
-            Command::Launch(Launch { kernel, config, args, extras: call.extras.take() })
-        });
-        Pending::value(self.core(), place, ())
+    /// Operands and arguments are not moved until the driver takes them: they are large. `bytes`
+    /// are those that the kernel touches, for traces; 0 means those of its operands.
+    pub(super) fn launch_call(
+        &self,
+        site: Site,
+        call: &mut KernelCall<'_>,
+        config: LaunchConfig,
+        bytes: u64,
+    ) -> Pending<()> {
+        let (core, kernel) = (self.core(), call.kernel);
+        let effect = if kernel.in_place { Effect::InPlace } else { Effect::Apart };
+        let mut request = Request::new("kernel", site, &call.operands[..]).with_effect(effect);
+        request.payload.bytes = bytes;
+        let place = match refusal(call, config) {
+            None => core.enqueue_inline(&mut request, |_| {
+                let args = std::mem::take(&mut call.args);
+                Command::Launch(Launch { kernel, config, args, extras: call.extras.take() })
+            }),
+            Some(error) => Err(core.refuse(&request, refused_call(core, site, kernel.name, &error))),
+        };
+        Pending::value(core, place, ())
     }
 
     /// Sets every element of `buffer` to `value`.
@@ -163,8 +169,17 @@ impl Stream {
             pattern_bytes: size_of::<T>() as u8,
         };
         let operands = [buffer.operand(AccessMode::Write)];
-        let place = self.core().enqueue(&mut Op::new("fill", site, &operands), |_| Command::Fill(fill));
+        let place = self.core().enqueue(&mut Request::new("fill", site, &operands), |_| Command::Fill(fill));
         Pending::value(self.core(), place, ())
+    }
+}
+
+/// Returns the reason why a kernel call cannot be launched on any stream, if there is one.
+#[inline]
+pub(super) fn refusal(call: &KernelCall<'_>, config: LaunchConfig) -> Option<Error> {
+    match &call.failed {
+        None => check_device_code(call.kernel).and_then(|()| config.check(call.kernel.name)).err(),
+        Some(error) => Some(error.clone()),
     }
 }
 

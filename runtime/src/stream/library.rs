@@ -12,51 +12,55 @@
 // Decision: docs/decisions/0042-library-workspace-is-an-operand.md
 
 use super::alloc_unspecified;
+use super::handle::refusal;
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::order::{ByteRange, Site};
 use crate::pending::Pending;
-use crate::shared::{Allocation, Op, Stream, StreamCore};
-use smallvec::SmallVec;
+use crate::shared::{Allocation, Request, Stream, StreamCore};
 use std::sync::Arc;
-use warpline_driver::{Command, DriverError, Error, Launch, Result};
+use warpline_driver::{DriverError, Result};
 
 impl Stream {
-    /// Launches a kernel that has a library form. `refused` is the reason why it cannot be
-    /// launched, if there is one.
+    /// Launches a kernel that has a library form.
     pub(super) fn launch_with_library(
         &self,
         site: Site,
-        call: &mut KernelCall<'_>,
+        mut call: KernelCall<'_>,
         config: LaunchConfig,
-        mut refused: Option<Error>,
     ) -> Pending<()> {
-        let (core, kernel) = (self.core(), call.kernel);
-        let mut memory = None;
-        if refused.is_none() {
-            match library_memory(core, site, kernel) {
-                Ok(allocation) => memory = allocation,
-                Err(error) => refused = Some(error),
+        let memory = match refusal(&call, config) {
+            // The launch refuses the call.
+            Some(_) => Ok(None),
+            None => library_memory(self.core(), site, call.kernel),
+        };
+        match memory {
+            Ok(Some(memory)) => self.launch_in(site, call, config, &memory),
+            Ok(None) => self.launch_call(site, &mut call, config, 0),
+            Err(error) => {
+                let request = Request::new("kernel", site, &call.operands);
+                Pending::refused_on(self.core(), self.core().refuse(&request, error))
             }
         }
-        let mut operands: SmallVec<[Operand<'_>; 6]> = call.operands.iter().copied().collect();
-        let moved = operands.iter().map(|operand| operand.range.len_bytes()).sum();
-        operands.extend(memory.as_ref().map(|allocation| {
-            let range = ByteRange::contiguous(0, allocation.len_bytes as u64);
-            Operand { allocation, range, access: AccessMode::Write }
-        }));
-        let workspace =
-            memory.as_ref().map(|memory| Workspace { ptr: memory.ptr, len_bytes: memory.len_bytes });
-        let mut op = Op::new("kernel", site, &operands[..]);
-        (op.in_place, op.refused, op.moved) = (kernel.in_place, refused, moved);
-        let place = core.enqueue(&mut op, |_| {
-            let args = std::mem::take(&mut call.args);
-            let mut extras = call.extras.take();
-            if workspace.is_some() {
-                extras.get_or_insert_default().workspace = workspace;
-            }
-            Command::Launch(Launch { kernel, config, args, extras })
-        });
-        Pending::value(core, place, ())
+    }
+
+    /// Launches a kernel whose library works in `memory`, which becomes one more operand.
+    fn launch_in(
+        &self,
+        site: Site,
+        call: KernelCall<'_>,
+        config: LaunchConfig,
+        memory: &Arc<Allocation>,
+    ) -> Pending<()> {
+        let bytes = call.operands.iter().map(|operand| operand.range.len_bytes()).sum();
+        let (ptr, len_bytes) = (memory.ptr, memory.len_bytes);
+        // The vector cannot take an operand that is borrowed for a shorter time.
+        let KernelCall { kernel, args, operands, extras, failed } = call;
+        let mut call =
+            KernelCall { kernel, args, operands: operands.iter().copied().collect(), extras, failed };
+        call.extras.get_or_insert_default().workspace = Some(Workspace { ptr, len_bytes });
+        let range = ByteRange::contiguous(0, len_bytes as u64);
+        call.operands.push(Operand { allocation: memory, range, access: AccessMode::Write });
+        self.launch_call(site, &mut call, config, bytes)
     }
 }
 

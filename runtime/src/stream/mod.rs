@@ -10,6 +10,7 @@ mod lease;
 mod lend;
 mod library;
 mod room;
+mod rows;
 mod staged;
 mod wait;
 

@@ -37,9 +37,10 @@ use crate::order::{
     Use, check_and_enter,
 };
 use crate::shared::{
-    Allocation, Build, DeviceShared, Op, Operand, OwnedOperand, Place, RuntimeShared, Snapshot, StreamCore,
-    unserved,
+    Allocation, DeviceShared, Effect, Operand, OwnedOperand, Place, Request, RuntimeShared, Snapshot,
+    StreamCore, unserved,
 };
+use histories::{Histories, Traced};
 use parking_lot::Mutex;
 use recording::{Member, Recording};
 use std::cell::RefCell;
@@ -48,7 +49,7 @@ use std::thread::ThreadId;
 use warpline_driver::internal::{ErrorParts, work_of};
 use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
-use warpline_driver::{Claim, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
+use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
 
 pub(crate) struct Capture {
     thread: ThreadId,
@@ -126,7 +127,7 @@ impl Capturing {
         // Done before the blocks forget what the capture did to them.
         capture.provide_workspaces(&mut plan, site)?;
         let histories = capture.pool.close();
-        let touched = histories.map(histories::Histories::into_touched).unwrap_or_default();
+        let touched = histories.map(Histories::into_touched).unwrap_or_default();
         if touched.len() >= MAX_ACCESSES {
             let (touched, most) = (touched.len(), MAX_ACCESSES - 1);
             let why = format!(
@@ -143,24 +144,11 @@ impl Capturing {
     }
 }
 
-/// The work that an op adds to the plan.
-enum What<'a> {
-    One(Work),
-    /// A graph, which is recorded as its steps.
-    Steps(&'a Plan),
-}
-
-impl What<'_> {
-    /// Returns the number of steps on the op's own stream.
-    fn steps(&self) -> Ticket {
-        match self {
-            What::One(_) => 1,
-            What::Steps(graph) => {
-                let mut steps = graph.steps.iter().rev();
-                steps.find(|step| step.stream == 0).map_or(0, |step| step.number)
-            }
-        }
-    }
+/// Returns the number of steps that an op adds to its own stream: those of a graph, or one.
+fn steps(request: &Request<'_>) -> Ticket {
+    let Effect::Graph { plan, .. } = request.effect else { return 1 };
+    let mut steps = plan.steps.iter().rev();
+    steps.find(|step| step.stream == 0).map_or(0, |step| step.number)
 }
 
 /// Returns the error of a call that is refused because of a capture.
@@ -253,73 +241,90 @@ impl Capture {
         });
     }
 
-    /// Records an op. Returns the number of its step.
-    #[inline(never)]
-    pub(crate) fn enqueue(
-        &self,
-        core: &Arc<StreamCore>,
-        op: &mut Op<'_>,
-        command: Build<'_>,
-    ) -> Result<Ticket> {
-        self.try_enqueue(core, op, command).map_err(|error| error.at(op.site))
+    /// Checks that a graph can hold the op.
+    pub(crate) fn admit(&self, core: &StreamCore, request: &Request<'_>) -> Result<()> {
+        let elsewhere = |operand: &Operand<'_>| !Arc::ptr_eq(&operand.allocation.device, &core.device);
+        if request.operands.iter().any(elsewhere) {
+            return Err(captured(request.site, core, warpline_driver::OF_ONE_DEVICE));
+        }
+        Ok(())
     }
 
-    fn try_enqueue(&self, core: &Arc<StreamCore>, op: &mut Op<'_>, command: Build<'_>) -> Result<Ticket> {
-        if let Some(error) = op.refused.take() {
-            return Err(error);
+    /// Checks an op that was admitted against the others of the capture, and enters it.
+    pub(crate) fn check(
+        &self,
+        core: &StreamCore,
+        request: &Request<'_>,
+        entered: &mut Entered,
+    ) -> Result<()> {
+        if steps(request) == 0 {
+            return Ok(());
         }
-        core.ensure_open(op.site)?;
-        core.check_shape(op, false)?;
-        let elsewhere = |operand: &Operand<'_>| !Arc::ptr_eq(&operand.allocation.device, &core.device);
-        if op.operands.iter().any(elsewhere) {
-            return Err(captured(op.site, core, warpline_driver::OF_ONE_DEVICE));
-        }
-        let work = match op.plan {
-            Some(graph) => What::Steps(graph),
-            None => What::One(work_of(command(0)).map_err(|why| captured(op.site, core, why))?),
-        };
-        let mut recording = self.recording.lock();
-        let at = recording.find(core).expect("a captured stream is a member of its capture");
-        let Member { id, number: before, .. } = recording.members[at];
-        let number = before + work.steps();
-        if number == before {
-            return Ok(number);
-        }
-        let mode = core.device.runtime.mode;
-        let mut entered = Entered::default();
-        let mut guard = self.pool.histories.lock();
-        let histories = guard.as_mut().expect("the capture has not ended");
-        let operands = histories.traced(op.operands);
-        let (stated, marks) = (&recording.members[at].clock, &Marks::default());
-        let asker = Asker { stream: id, stated, observed: &self.observed, marks, ensured: &Ensured::new() };
-        let strictness = mode.strictness();
-        let entry = Entry { asker, ticket: number, site: &op.site, strictness };
-        let checked = check_and_enter(&operands, None, &entry, &mut entered);
+        let checked =
+            self.with_entry(core, request, |operands, entry| check_and_enter(operands, None, entry, entered));
         match checked {
-            Ok(()) => {}
+            Ok(()) => Ok(()),
+            Err(Refused::Unordered(findings)) => {
+                let conflicts = self.recording.lock().conflicts(core, request, &findings);
+                let text = order::describe(&conflicts);
+                Err(Error::with_conflicts(ErrorKind::Unordered, text, conflicts))
+            }
             Err(Refused::Marked(_) | Refused::Needs(_)) => {
                 unreachable!("captured ops leave no marks, and a member stays open")
             }
-            Err(Refused::Unordered(findings)) => {
-                let conflicts = recording.conflicts(core, op.site, &operands, &findings);
-                return Err(Error::with_conflicts(
-                    ErrorKind::Unordered,
-                    order::describe(&conflicts),
-                    conflicts,
-                ));
-            }
         }
-        let warnings = recording.conflicts(core, op.site, &operands, &entered.findings);
-        drop(operands);
-        histories.add_all(op.operands);
-        recording.add(at, number, op, work);
-        drop((guard, recording));
-        for conflict in warnings {
-            if core.device.runtime.warns_first(conflict.earlier(), op.site) {
-                crate::report::unordered(&conflict);
+    }
+
+    /// Adds an op that was checked to the plan, unless a graph cannot hold its command. Its entries
+    /// are then taken back.
+    pub(crate) fn put(
+        &self,
+        core: &StreamCore,
+        request: &mut Request<'_>,
+        command: Command,
+        entered: &mut Entered,
+    ) -> Result<Place> {
+        let (steps, is_graph) = (steps(request), matches!(request.effect, Effect::Graph { .. }));
+        let work = match (is_graph, work_of(command)) {
+            (true, _) => None,
+            (false, Ok(work)) => Some(work),
+            (false, Err(why)) => {
+                let entered = std::mem::take(entered);
+                self.with_entry(core, request, |operands, entry| order::undo(operands, entry, entered));
+                return Err(captured(request.site, core, why));
             }
+        };
+        let mut recording = self.recording.lock();
+        let number = recording.of(core).number + steps;
+        if steps > 0 {
+            self.with_histories(|histories| histories.add_all(request.operands));
+            recording.add(core, number, request, work);
         }
-        Ok(number)
+        let warnings = recording.conflicts(core, request, &entered.findings);
+        drop(recording);
+        core.device.runtime.warn_of(request.site, &warnings);
+        Ok(Place::captured(number))
+    }
+
+    /// Calls `f` with the operands of an op, each with its memory's history in this capture, and
+    /// the op as the order check sees it.
+    fn with_entry<R>(
+        &self,
+        core: &StreamCore,
+        request: &Request<'_>,
+        f: impl FnOnce(&[Traced<'_>], &Entry<'_>) -> R,
+    ) -> R {
+        let mut recording = self.recording.lock();
+        let Member { id, number, ref clock, .. } = *recording.of(core);
+        let (observed, marks, ensured) = (&self.observed, &Marks::default(), &Ensured::new());
+        let asker = Asker { stream: id, stated: clock, observed, marks, ensured };
+        let (ticket, strictness) = (number + steps(request), core.device.runtime.mode.strictness());
+        let entry = Entry { asker, ticket, site: &request.site, strictness };
+        self.with_histories(|histories| f(&histories.traced(request.operands), &entry))
+    }
+
+    fn with_histories<R>(&self, f: impl FnOnce(&mut Histories) -> R) -> R {
+        f(self.pool.histories.lock().as_mut().expect("the capture has not ended"))
     }
 
     /// Allocates memory that belongs to the graph.

@@ -1,13 +1,12 @@
 //! The record of a capture so far: its member streams, the plan, and what the plan's launches need.
 
-use super::histories::Traced;
-use super::{What, captured};
-use crate::order::{self, Access, Clock, Conflict, Findings, Site, StreamId, Use};
-use crate::shared::{Op, StreamCore};
+use super::captured;
+use crate::order::{self, Clock, Conflict, Findings, Site, StreamId, Use};
+use crate::shared::{Effect, Request, StreamCore};
 use std::sync::Arc;
 use warpline_driver::internal::append_plan;
 use warpline_driver::timeline::{Keep, Ticket};
-use warpline_driver::{Claim, Error, Plan, Result, Step};
+use warpline_driver::{Claim, Error, Plan, Result, Step, Work};
 
 #[derive(Default)]
 pub(crate) struct Recording {
@@ -69,19 +68,26 @@ impl Recording {
         Ok(())
     }
 
-    /// Adds an op of the member at this index to the plan. `number` is that of its last step.
-    pub(super) fn add(&mut self, at: usize, number: Ticket, op: &mut Op<'_>, work: What<'_>) {
+    /// Adds an op of a member to the plan: `work`, or the steps of a graph. `number` is that of its
+    /// last step.
+    pub(super) fn add(
+        &mut self,
+        core: &StreamCore,
+        number: Ticket,
+        request: &mut Request<'_>,
+        work: Option<Work>,
+    ) {
+        let at = self.find(core).expect("a captured stream is a member of its capture");
         let member = &mut self.members[at];
         let (stream, before) = (member.stream, member.number);
-        match work {
-            What::One(work) => self.plan.steps.push(Step { stream, number, site: op.site, work }),
-            What::Steps(graph) => {
-                append_plan(&mut self.plan, graph, (stream, before), &mut member.sides);
-            }
+        if let Some(work) = work {
+            self.plan.steps.push(Step { stream, number, site: request.site, work });
+        } else if let Effect::Graph { plan, .. } = request.effect {
+            append_plan(&mut self.plan, plan, (stream, before), &mut member.sides);
         }
-        (member.number, member.newest_op) = (number, Some((number, op.site)));
-        self.keeps.extend(op.keep.take());
-        for claim in op.claims {
+        (member.number, member.newest_op) = (number, Some((number, request.site)));
+        self.keeps.extend(request.payload.keep.take());
+        for claim in request.effect.claims() {
             if !self.claims.contains(claim) {
                 self.claims.push(*claim);
             }
@@ -91,16 +97,15 @@ impl Recording {
     pub(crate) fn conflicts(
         &self,
         core: &StreamCore,
-        op: Site,
-        operands: &[Traced<'_>],
+        request: &Request<'_>,
         findings: &Findings,
     ) -> Vec<Conflict> {
         let conflict = |finding: &order::Finding| {
             let used = finding.earlier.used;
             let earlier = self.members.iter().find(|member| member.id == used.stream);
             let earlier = &earlier.expect("what is found was done by a member").core;
-            let writes = operands[finding.access].mode().writes();
-            Conflict::new(core.name(), op, writes, earlier.name(), &finding.earlier).in_capture()
+            let writes = request.operands[finding.access].access.writes();
+            Conflict::new(core.name(), request.site, writes, earlier.name(), &finding.earlier).in_capture()
         };
         findings.iter().map(conflict).collect()
     }

@@ -40,11 +40,7 @@ pub(super) fn unordered(core: &StreamCore, op: Site, accesses: &[Operand<'_>], f
 
 #[cold]
 pub(super) fn warn_of(core: &StreamCore, op: Site, accesses: &[Operand<'_>], findings: &Findings) {
-    for conflict in conflicts(core, op, accesses, findings) {
-        if core.device.runtime.warns_first(conflict.earlier(), op) {
-            crate::report::unordered(&conflict);
-        }
-    }
+    core.device.runtime.warn_of(op, &conflicts(core, op, accesses, findings));
 }
 
 /// Returns the uses that need edges, in `wait` mode, if there can be edges from all of them.

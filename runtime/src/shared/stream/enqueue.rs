@@ -7,14 +7,15 @@
 use super::added_edges::{Edges, edges_for, ensure, insert_edges, submit_edges, unordered, warn_of};
 use super::core::{State, StreamCore};
 use super::launch_blocking::wait_for_launch;
-use super::op::{Build, Op, Peers};
 use super::place::Place;
+use super::request::{Build, Request, Terms};
+use super::shape::check_shape;
 use crate::delegation::Locked;
 use crate::order::{
-    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, MAX_ACCESSES, Mark, OrderMode, Refused, Site,
-    check_and_enter, leaves_a_mark, overlap_within,
+    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, Mark, OrderMode, Refused, Site,
+    check_and_enter, leaves_a_mark,
 };
-use crate::shared::{Allocation, Operand};
+use crate::shared::{Capture, Operand};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -24,8 +25,13 @@ use warpline_driver::{
     Claim, Command, DeviceId, DriverError, DriverFailure, Error, ErrorKind, Result, reentry,
 };
 
-/// The maximum number of operands of one op.
-const MAX_OPERANDS: usize = 255;
+/// The destination of an op.
+enum Sink<'a> {
+    /// The stream, with its lock: the driver, or the backlog if there is one.
+    Stream(Locked<'a, State>),
+    /// The recording of a capture.
+    Recording(Arc<Capture>),
+}
 
 impl StreamCore {
     /// Enqueues an op on the stream. A refusal may mark what the op would have written, and changes
@@ -33,17 +39,17 @@ impl StreamCore {
     #[inline]
     pub(crate) fn enqueue(
         self: &Arc<Self>,
-        op: &mut Op<'_>,
+        request: &mut Request<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
         let mut command = Some(command);
-        self.enqueue_built(op, &mut |ticket| (command.take().expect("an op has one command"))(ticket))
+        self.enqueue_built(request, &mut |ticket| (command.take().expect("an op has one command"))(ticket))
     }
 
     /// Enqueues an op. Takes the function behind a pointer, so that this long path is compiled
     /// once, not for each kind of command and element in each crate.
-    fn enqueue_built(self: &Arc<Self>, op: &mut Op<'_>, command: Build<'_>) -> Result<Place> {
-        self.enqueue_inline(op, command)
+    fn enqueue_built(self: &Arc<Self>, request: &mut Request<'_>, command: Build<'_>) -> Result<Place> {
+        self.enqueue_inline(request, command)
     }
 
     /// Enqueues an op by code of the caller's own, without a call through a pointer. For launches,
@@ -51,56 +57,66 @@ impl StreamCore {
     #[inline]
     pub(crate) fn enqueue_inline(
         self: &Arc<Self>,
-        op: &mut Op<'_>,
+        request: &mut Request<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
-        if self.is_captured() {
-            match self.capture(op.site) {
-                Ok(Some(capture)) => {
-                    let mut command = Some(command);
-                    let build: Build<'_> = &mut |ticket| (command.take().expect("one command"))(ticket);
-                    return capture.enqueue(self, op, build).map(Place::captured);
-                }
-                Ok(None) => {}
-                Err(error) => return Err(self.not_written(op, error)),
-            }
-        }
         // Nothing borrows the result, so that a place stays in registers.
-        let place = match self.try_enqueue(op, command) {
-            Ok(place) => place,
-            Err(error) => return Err(self.not_written(op, error)),
-        };
-        self.submitted(op.site, place.ticket, || {
-            let touched = || op.operands.iter().map(|operand| operand.range.len_bytes()).sum();
-            (op.kind, if op.moved > 0 { op.moved } else { touched() })
-        });
+        let place = self.try_enqueue(request, command)?;
+        if place.captured {
+            return Ok(place);
+        }
+        self.submitted(request.site, place.ticket, || (request.kind, request.bytes()));
         if self.device.launches_block {
-            wait_for_launch(self, op, place.ticket)?;
+            wait_for_launch(self, request, place.ticket)?;
         }
         Ok(place)
     }
 
-    /// Admits the op to the stream, checks it, and puts it on the stream.
+    /// Admits the op to its sink, checks it there, and puts it there.
     #[inline]
     fn try_enqueue(
         self: &Arc<Self>,
-        op: &mut Op<'_>,
+        request: &mut Request<'_>,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
-        if let Some(error) = op.refused.take() {
-            return Err(error);
-        }
         let mut order = Disjoint::new();
-        let disjoint = order::disjoint(op.operands, &mut order).then_some(&order);
-        self.check_shape(op, disjoint.is_some())?;
+        let disjoint = order::disjoint(request.operands, &mut order).then_some(&order);
+        let (mut entered, mut edges) = (Entered::default(), Edges::default());
         // Declared before the lock is taken, so that it is dropped after the lock is released:
         // returning room wakes the task that waits for it.
-        let permit;
-        let state = self.lock(op.site, op.turn)?;
-        permit = if op.without_permit { None } else { self.permit(op.site)? };
-        let (mut entered, mut edges) = (Entered::default(), Edges::default());
-        let state = self.check(op, state, disjoint, &mut entered, &mut edges)?;
-        self.put(op, state, command, permit, &mut entered, &edges)
+        let mut permit = None;
+        let admitted = self.admit(request, disjoint.is_some(), &mut permit);
+        let checked = admitted.and_then(|sink| self.check(request, sink, disjoint, &mut entered, &mut edges));
+        match checked {
+            Ok(Sink::Stream(state)) => self.put(request, state, command, permit, &mut entered, &edges),
+            Ok(Sink::Recording(capture)) => record(self, &capture, request, command, &mut entered),
+            Err(error) => Err(self.not_written(request, error)),
+        }
+    }
+
+    /// Admits the op: its operands fit together, and its sink is open and has room. On success the
+    /// lock of the sink is held.
+    #[inline(always)]
+    fn admit<'a>(
+        self: &'a Arc<Self>,
+        request: &Request<'_>,
+        disjoint: bool,
+        permit: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Sink<'a>> {
+        if self.is_captured()
+            && let Some(capture) = self.capture(request.site)?
+        {
+            self.ensure_open(request.site)?;
+            check_shape(self, request, disjoint)?;
+            capture.admit(self, request)?;
+            return Ok(Sink::Recording(capture));
+        }
+        check_shape(self, request, disjoint)?;
+        let state = self.lock(request.site, request.holds_turn())?;
+        if !matches!(request.terms, Terms::WithoutRoom) {
+            *permit = self.permit(request.site)?;
+        }
+        Ok(Sink::Stream(state))
     }
 
     /// Checks the op against the histories of its operands, and enters it there. Notes the edges
@@ -108,33 +124,40 @@ impl StreamCore {
     #[inline(always)]
     fn check<'a>(
         &'a self,
-        op: &Op<'_>,
-        mut state: Locked<'a, State>,
+        request: &Request<'_>,
+        sink: Sink<'a>,
         disjoint: Option<&Disjoint>,
         entered: &mut Entered,
         edges: &mut Edges,
-    ) -> Result<Locked<'a, State>> {
-        let (accesses, runtime) = (op.operands, &*self.device.runtime);
+    ) -> Result<Sink<'a>> {
+        let (accesses, runtime) = (request.operands, &*self.device.runtime);
+        let mut state = match sink {
+            Sink::Stream(state) => state,
+            Sink::Recording(capture) => {
+                capture.check(self, request, entered)?;
+                return Ok(Sink::Recording(capture));
+            }
+        };
         loop {
             let ticket = state.issued + 1;
-            let entry = self.entry(op, &state, &edges.ensured, ticket);
+            let entry = self.entry(request, &state, &edges.ensured, ticket);
             let needs = match check_and_enter(accesses, disjoint, &entry, entered) {
-                Ok(()) => return Ok(state),
+                Ok(()) => return Ok(Sink::Stream(state)),
                 Err(Refused::Marked(FoundMark { mark, ends_when_seen })) => {
                     let earlier = order::refusal(&mark);
-                    return Err(Error::inherited(&op.site.on(&self.label), earlier, ends_when_seen));
+                    return Err(Error::inherited(&request.site.on(&self.label), earlier, ends_when_seen));
                 }
                 Err(Refused::Unordered(findings)) if runtime.mode == OrderMode::Deny => {
                     drop(state);
-                    return Err(unordered(self, op.site, accesses, &findings));
+                    return Err(unordered(self, request.site, accesses, &findings));
                 }
-                Err(Refused::Unordered(findings)) => edges_for(self, op.site, accesses, findings)?,
+                Err(Refused::Unordered(findings)) => edges_for(self, request.site, accesses, findings)?,
                 Err(Refused::Needs(needs)) => needs,
             };
             if ensure(self, accesses, &needs, edges) {
                 drop(state);
-                insert_edges(self, op.site, op.turn, &needs, edges)?;
-                state = self.lock(op.site, op.turn)?;
+                insert_edges(self, request.site, request.holds_turn(), &needs, edges)?;
+                state = self.lock(request.site, request.holds_turn())?;
             }
         }
     }
@@ -143,7 +166,7 @@ impl StreamCore {
     #[inline(always)]
     fn entry<'a>(
         &'a self,
-        op: &'a Op<'_>,
+        request: &'a Request<'_>,
         state: &'a State,
         ensured: &'a Ensured,
         ticket: Ticket,
@@ -151,14 +174,14 @@ impl StreamCore {
         let State { stated, marks, .. } = state;
         let runtime = &*self.device.runtime;
         let asker = Asker { stream: self.id, stated, observed: &runtime.observed, marks, ensured };
-        Entry { asker, ticket, site: &op.site, strictness: runtime.mode.strictness() }
+        Entry { asker, ticket, site: &request.site, strictness: runtime.mode.strictness() }
     }
 
     /// Puts an op that was checked on the stream: its edges, then the op itself.
     #[inline(always)]
     fn put(
         &self,
-        op: &mut Op<'_>,
+        request: &mut Request<'_>,
         mut state: Locked<'_, State>,
         command: impl FnOnce(Ticket) -> Command,
         permit: Option<OwnedSemaphorePermit>,
@@ -166,21 +189,21 @@ impl StreamCore {
         edges: &Edges,
     ) -> Result<Place> {
         let has_edges = !edges.from.is_empty();
-        let claims = (self.device.runtime.mode != OrderMode::Deny).then(|| claims(op));
+        let claims = (self.device.runtime.mode != OrderMode::Deny).then(|| claims(request));
         let ticket = state.issued + 1;
-        let kept = self.keep(op, permit, ticket);
-        let led = if has_edges || op.gate.is_some() {
-            submit_edges(self, &mut state, op.site, edges, op.gate.take(), kept)
+        let kept = self.keep(request, permit, ticket);
+        let led = if has_edges || request.holds_turn() {
+            submit_edges(self, &mut state, request.site, edges, request.terms.take_gate(), kept)
         } else {
             Ok(())
         };
         let unmarks = entered.unmarks;
         let submitted = match led {
             Ok(()) => {
-                if let Some(after) = op.after.take() {
+                if let Some(after) = request.payload.after.take() {
                     state.hold_back(self, after);
                 }
-                self.submit(&mut state, op.site, command, claims, kept)
+                self.submit(&mut state, request.site, command, claims, kept)
             }
             Err(error) => Err(error),
         };
@@ -188,27 +211,27 @@ impl StreamCore {
             edges.from.iter().for_each(|from| self.know(&mut state, from));
         }
         if let Err(error) = submitted {
-            return Err(self.take_back(op, state, ticket, entered, &error));
+            return Err(self.take_back(request, state, ticket, entered, &error));
         }
         if let Some(backlog) = &mut state.backlog {
-            backlog.note_operands(&self.device, op.operands);
+            backlog.note_operands(&self.device, request.operands);
         }
         if unmarks {
-            order::overwritten(op.operands);
+            order::overwritten(request.operands);
         }
         let place = Place { keeps_marker_due: true, ..Place::at(ticket, state.stated.clone()) };
         drop(state);
         if !entered.findings.is_empty() {
-            warn_of(self, op.site, op.operands, &entered.findings);
+            warn_of(self, request.site, request.operands, &entered.findings);
         }
         Ok(place)
     }
 
     /// Keeps what has to stay until the op of `ticket` has run. Returns whether there is anything.
     #[inline(always)]
-    fn keep(&self, op: &mut Op<'_>, permit: Option<OwnedSemaphorePermit>, ticket: Ticket) -> bool {
+    fn keep(&self, request: &mut Request<'_>, permit: Option<OwnedSemaphorePermit>, ticket: Ticket) -> bool {
         let mut kept = false;
-        if let Some(keep) = op.keep.take() {
+        if let Some(keep) = request.payload.keep.take() {
             self.progress.timeline.keep_until(ticket, keep, Until::Over);
             kept = true;
         }
@@ -219,101 +242,29 @@ impl StreamCore {
         kept
     }
 
-    /// Takes back the entries of an op that the driver refused, unless it stopped halfway. Returns
-    /// the error of the call.
+    /// Takes back the entries of an op that the driver refused, unless it stopped halfway, and marks
+    /// what it would have written. Returns the error of the call.
     #[cold]
     fn take_back(
         &self,
-        op: &mut Op<'_>,
+        request: &mut Request<'_>,
         mut state: Locked<'_, State>,
         ticket: Ticket,
         entered: &mut Entered,
         error: &DriverError,
     ) -> Error {
-        op.halfway = matches!(error, DriverError::Halfway(_));
-        if !op.halfway {
+        let halfway = matches!(error, DriverError::Halfway(_));
+        if !halfway {
             order::undo(
-                op.operands,
-                &self.entry(op, &state, &Ensured::new(), ticket),
+                request.operands,
+                &self.entry(request, &state, &Ensured::new(), ticket),
                 std::mem::take(entered),
             );
         }
         let forgotten = state.forgotten.take();
         drop(state);
         forgotten.unwrap_or_default().run();
-        self.refused(op.site, error)
-    }
-
-    #[inline]
-    pub(crate) fn check_shape(&self, op: &Op<'_>, disjoint: bool) -> Result<()> {
-        let accesses = op.operands;
-        for operand in accesses {
-            if !Arc::ptr_eq(&operand.allocation.device, &self.device) {
-                self.check_device(op.site, op.peers, operand.allocation)?;
-            }
-        }
-        let most = if op.of_many { MAX_ACCESSES } else { MAX_OPERANDS };
-        if accesses.len() > most {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!("{}: {} operands, and an op takes {most}; split it", op.site, accesses.len()),
-            ));
-        }
-        if !disjoint
-            && !op.of_many
-            && let Some((one, two)) = overlap_within(accesses, op.in_place)
-        {
-            let (a, b) = (accesses[one].range, accesses[two].range);
-            return Err(Error::new(
-                ErrorKind::Overlap,
-                format!(
-                    "{}: operand {two} (bytes {}..{}) overlaps operand {one} (bytes {}..{}) of the \
-                     same memory, and one of them is written; {}",
-                    op.site.on(&self.label),
-                    b.offset(),
-                    b.end(),
-                    a.offset(),
-                    a.end(),
-                    if op.in_place {
-                        "an op in place needs exactly the same range for both"
-                    } else {
-                        "copy one of them first"
-                    }
-                ),
-            ));
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn check_device(&self, site: Site, peers: Peers, allocation: &Allocation) -> Result<()> {
-        let (here, there) = (self.device.id, allocation.device.id);
-        let same_runtime = Arc::ptr_eq(&self.device.runtime, &allocation.device.runtime);
-        let is_reached = match peers {
-            Peers::None => false,
-            Peers::OfBackend => here.backend() == there.backend(),
-            Peers::Cpu => matches!(there, DeviceId::Cpu(_)),
-        };
-        if is_reached && same_runtime {
-            return self.needs(site, there, allocation.device.health.fault());
-        }
-        let is_cpu = |id| matches!(id, DeviceId::Cpu(_));
-        let (what, remedy) = match (same_runtime, peers) {
-            (false, _) => (
-                " of another runtime",
-                "open both devices from one runtime, or read it on the host and write it here",
-            ),
-            (true, Peers::None) => ("", "move a tensor with to, or a buffer with copy_buffer_peer"),
-            (true, _) if is_cpu(here) || is_cpu(there) => ("", "copy on a stream of that device"),
-            (true, _) => ("", "copy it to cpu:0 first"),
-        };
-        Err(Error::new(
-            ErrorKind::DeviceMismatch,
-            format!(
-                "{}: the stream is on {here} and an operand is on {there}{what}; {remedy}",
-                site.on(&self.label),
-            ),
-        ))
+        self.mark(request.operands, self.refused(request.site, error).at(request.site), halfway)
     }
 
     /// Refuses an op that uses memory of `device`, if that device has failed. Writes that a failed
@@ -353,8 +304,15 @@ impl StreamCore {
 
     /// Marks what a refused op would have written, and notes in the error which op it was.
     #[cold]
-    fn not_written(&self, op: &Op<'_>, error: Error) -> Error {
-        self.mark(op.operands, error.at(op.site), op.halfway)
+    fn not_written(&self, request: &Request<'_>, error: Error) -> Error {
+        self.mark(request.operands, error.at(request.site), false)
+    }
+
+    /// Refuses an op with an error that was found before it was enqueued.
+    #[cold]
+    pub(crate) fn refuse(&self, request: &Request<'_>, error: Error) -> Error {
+        let elsewhere = self.capture(request.site).err();
+        self.not_written(request, elsewhere.unwrap_or(error))
     }
 
     /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
@@ -405,13 +363,26 @@ impl StreamCore {
 
 /// Returns the absolute bytes that the operands touch, and the op's own claims.
 #[cold]
-fn claims(op: &Op<'_>) -> Box<[Claim]> {
+fn claims(request: &Request<'_>) -> Box<[Claim]> {
     let claim = |operand: &Operand<'_>| Claim {
         range: operand.range.shifted(operand.allocation.ptr.0),
         exclusive: operand.access.writes(),
     };
-    let touched = op.operands.iter().filter(|operand| !operand.range.is_empty()).map(claim);
-    touched.chain(op.claims.iter().copied()).collect()
+    let touched = request.operands.iter().filter(|operand| !operand.range.is_empty()).map(claim);
+    touched.chain(request.effect.claims().iter().copied()).collect()
+}
+
+/// Records an op that was checked in a capture. The path into a capture is not inlined.
+#[cold]
+fn record(
+    core: &Arc<StreamCore>,
+    capture: &Capture,
+    request: &mut Request<'_>,
+    command: impl FnOnce(Ticket) -> Command,
+    entered: &mut Entered,
+) -> Result<Place> {
+    let recorded = capture.put(core, request, command(0), entered);
+    recorded.map_err(|error| core.not_written(request, error))
 }
 
 /// Enqueuing without operands.
@@ -423,6 +394,6 @@ impl StreamCore {
         site: Site,
         command: impl FnOnce(Ticket) -> Command,
     ) -> Result<Place> {
-        self.enqueue(&mut Op::new(kind, site, &[]), command)
+        self.enqueue(&mut Request::new(kind, site, &[]), command)
     }
 }

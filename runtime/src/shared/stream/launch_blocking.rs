@@ -25,7 +25,7 @@
 //! waited for in vain, on every device.
 
 use super::core::StreamCore;
-use super::op::Op;
+use super::request::Request;
 use super::turns::block_until;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Result, reentry};
@@ -36,8 +36,8 @@ use warpline_driver::{Result, reentry};
 /// # Errors
 /// The error of the device, if it failed before the op had run.
 #[cold]
-pub(super) fn wait_for_launch(core: &StreamCore, op: &Op<'_>, ticket: Ticket) -> Result<()> {
-    let is_waited_for = !op.turn && matches!(op.kind, "kernel" | "copy" | "fill" | "graph");
+pub(super) fn wait_for_launch(core: &StreamCore, request: &Request<'_>, ticket: Ticket) -> Result<()> {
+    let is_waited_for = !request.holds_turn() && matches!(request.kind, "kernel" | "copy" | "fill" | "graph");
     let behind_a_gate = || core.device.runtime.closed_gates.are_some();
     if !is_waited_for || !reentry::may_block() || behind_a_gate() || core.state.lock().has_backlog() {
         return Ok(());

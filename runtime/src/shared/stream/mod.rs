@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `core` | what a stream is; its lock |
 //! | `admission` | the conditions for enqueuing |
-//! | `enqueue`, `added_edges` | from an op with its accesses to a ticket |
+//! | `request`, `shape` | an op that is about to be enqueued |
+//! | `enqueue`, `added_edges` | from a request to a ticket |
 //! | `edges`, `place` | waits on the device, and points on the timeline |
 //! | `progress`, `markers` | the progress of a stream, and the markers behind its work |
 //! | `refusals`, `late` | errors that the program has to hear of |
@@ -28,11 +29,12 @@ mod handle;
 mod late;
 mod launch_blocking;
 mod markers;
-mod op;
 mod permits;
 mod place;
 mod progress;
 mod refusals;
+mod request;
+mod shape;
 mod turns;
 mod unwritten;
 
@@ -40,7 +42,7 @@ pub(crate) use self::core::{Settings, StreamCore};
 pub(crate) use foreign_turns::ForeignTurns;
 pub(crate) use hand_over::hand_over;
 pub use handle::Stream;
-pub(crate) use op::{Build, Op, Peers};
 pub(crate) use permits::with_permit;
 pub(crate) use place::{Place, Snapshot};
+pub(crate) use request::{Effect, Reach, Request, Terms};
 pub(crate) use turns::watching;
