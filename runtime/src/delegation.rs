@@ -41,6 +41,9 @@ pub(crate) struct DelegationLock<S> {
 }
 
 impl<S: Serve> DelegationLock<S> {
+    /// The offset of the state, at most.
+    pub(crate) const STATE_AT: usize = size_of::<Self>() - size_of::<S>();
+
     /// Creates the lock. `serves`: true if there can be requests at all. Without them a release
     /// costs one more branch.
     pub(crate) fn new(state: S, serves: bool) -> Self {

@@ -42,11 +42,11 @@ impl Event {
         if let Some(capture) = capture {
             return event(Ok(Arc::new(capture.snapshot(core))));
         }
-        let snapshot = core.snapshot_to_await(|_| false).unwrap_or_else(|error| {
+        let snapshot = Snapshot::to_await(core, |_| false).unwrap_or_else(|error| {
             // The driver could record no event. A wait for this place waits for its ticket; the
             // failure is the device's.
             core.note_unseen(&core.device.refused(&"record_event", &error));
-            core.snapshot_to_await(|_| true).expect("without a driver event nothing can be refused")
+            Snapshot::to_await(core, |_| true).expect("without a driver event nothing can be refused")
         });
         event(Ok(Arc::new(snapshot)))
     }

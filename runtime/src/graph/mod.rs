@@ -283,7 +283,7 @@ impl Graph {
             return Pending::refused_on(core, error.at(site));
         }
         let effect = Effect::Graph { plan: &graph.plan, claims: &graph.claims };
-        let request = Request::new("graph", site, &operands).with_effect(effect);
+        let request = Request::with_effect("graph", site, &operands, effect);
         let place =
             core.enqueue(&mut request.keeping(self.0.clone()), |_| Command::Graph(graph.executable.clone()));
         Pending::value(core, place, ())

@@ -69,10 +69,10 @@ impl Awaited {
         {
             return Err(error);
         }
-        match self.core.panic_before(&self.place, self.epoch, self.panics) {
+        match self.place.panic_before(&self.core, self.epoch, self.panics) {
             Some(error) if self.panics != Concern::OfOthers => return Err(error),
             Some(_) => {}
-            None if self.observes => self.core.observe(&self.place),
+            None if self.observes => self.place.observe(&self.core),
             None => {}
         }
         Ok(true)

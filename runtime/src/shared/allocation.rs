@@ -9,7 +9,7 @@
 
 use crate::memory::{BlockId, Grant, PinnedBytes};
 use crate::order::{Ledger, Site, Use};
-use crate::shared::{DeviceShared, GraphPool};
+use crate::shared::{DeviceShared, GraphPool, Tracked};
 use std::sync::Arc;
 use warpline_driver::timeline::Keep;
 use warpline_driver::{DeviceId, DevicePtr};
@@ -109,6 +109,16 @@ impl Allocation {
             ReturnTo::Owner(owner) => owner.downcast_ref(),
             ReturnTo::Pool(_) | ReturnTo::Graph(..) => None,
         }
+    }
+}
+
+impl Tracked for Allocation {
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    fn device(&self) -> DeviceId {
+        self.device.id
     }
 }
 

@@ -10,19 +10,20 @@ mod closed_gates;
 mod device;
 mod operand;
 mod out_of_memory;
+mod owned;
 pub(crate) mod panics;
 mod runtime;
 pub(crate) mod stream;
 
 pub(crate) use allocation::Allocation;
-pub(crate) use capture::{Capture, Capturing, GraphPool, Recorded, captured, wait_for};
+pub(crate) use capture::{Capture, CaptureToken, Capturing, GraphPool, Recorded, captured, wait_for};
 #[cfg(feature = "test-util")]
 pub(crate) use closed_gates::ClosedGate;
 pub use device::Device;
 pub(crate) use device::DeviceShared;
-pub(crate) use operand::OwnedOperand;
 pub use operand::{Elements, IntoOperand, Operand};
-pub(crate) use out_of_memory::{Observer, unserved};
-pub(crate) use runtime::RuntimeShared;
+pub(crate) use out_of_memory::unserved;
+pub(crate) use owned::{OwnedOperand, Tracked};
+pub(crate) use runtime::{Observer, RuntimeShared};
 pub use stream::Stream;
 pub(crate) use stream::{Effect, Place, Reach, Request, Snapshot, StreamCore, Terms};

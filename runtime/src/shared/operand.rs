@@ -57,28 +57,6 @@ impl Access for Operand<'_> {
     }
 }
 
-/// An operand that owns its memory (an `Arc`), or does not keep it alive (a `Weak`).
-#[derive(Clone)]
-pub(crate) struct OwnedOperand<A> {
-    pub(crate) allocation: A,
-    pub(crate) range: ByteRange,
-    pub(crate) access: AccessMode,
-}
-
-impl Access for OwnedOperand<Arc<Allocation>> {
-    fn ledger(&self) -> &Ledger {
-        &self.allocation.ledger
-    }
-
-    fn range(&self) -> &ByteRange {
-        &self.range
-    }
-
-    fn mode(&self) -> AccessMode {
-        self.access
-    }
-}
-
 /// A value that can be passed to a kernel for a parameter `&[T]` or `&mut [T]`, such as a
 /// `&Buffer<T>`.
 #[diagnostic::on_unimplemented(

@@ -12,9 +12,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Error, ErrorKind, MemoryShortage, OutOfMemory};
-
-pub(crate) type Observer = dyn Fn(&Device, &OutOfMemory) + Send + Sync;
+use warpline_driver::{Error, ErrorKind, MemoryShortage};
 
 thread_local! {
     static OBSERVING: Cell<bool> = const { Cell::new(false) };

@@ -6,7 +6,7 @@ use crate::background;
 use crate::health::Reported;
 use crate::order::{Conflict, Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
-use crate::shared::{Device, Observer, StreamCore};
+use crate::shared::{Device, StreamCore};
 use crate::sync_mode::{SyncCheck, SyncMode};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use warpline_driver::timeline::Timeline;
-use warpline_driver::{DeviceId, Driver, Result, process, reentry};
+use warpline_driver::{DeviceId, Driver, OutOfMemory, Result, process, reentry};
 
 pub(crate) struct RuntimeShared {
     /// The number of this runtime in traces, unique in the process; the first is 1.
@@ -41,6 +41,9 @@ pub(crate) struct RuntimeShared {
     /// True if there is one.
     has_turns: AtomicBool,
 }
+
+/// The program's function that is called when a device has no memory.
+pub(crate) type Observer = dyn Fn(&Device, &OutOfMemory) + Send + Sync;
 
 pub(crate) type Opener = dyn Fn(DeviceId) -> Option<Result<Device>> + Send + Sync;
 

@@ -17,6 +17,7 @@
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, Site};
 use crate::pending::{Pending, Refusal};
+use crate::shared::stream::wait_until_handed_over;
 use crate::shared::{Operand, Place, Request, Stream, StreamCore, Terms};
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -225,15 +226,15 @@ impl<'a> Turn<'a> {
         let mut state = core.lock(site, false)?;
         while state.has_backlog() {
             drop(state);
-            core.wait_until_handed_over(site)?;
+            wait_until_handed_over(core, site)?;
             state = core.lock(site, false)?;
         }
         // Earlier work may be awaited during the turn, however long it lasts.
         if core.device.signalled {
             state.write_newest_marker();
         }
-        state.foreign = Some(std::thread::current().id());
-        let native = state.raw.raw().map(|handle| Native { stream: state.raw.clone(), handle });
+        state.foreign = Some(Box::default());
+        let native = state.driver.raw().map(|handle| Native { stream: state.driver.clone(), handle });
         drop(state);
         Ok(Turn { core, gate: Arc::new(Timeline::new()), native })
     }
@@ -300,7 +301,7 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.lock();
-        (state.foreign, state.foreign_from) = (None, 0);
+        state.foreign = None;
         if self.native.is_some() {
             state.write_newest_marker();
         }

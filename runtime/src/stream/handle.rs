@@ -135,7 +135,7 @@ impl Stream {
     ) -> Pending<()> {
         let (core, kernel) = (self.core(), call.kernel);
         let effect = if kernel.in_place { Effect::InPlace } else { Effect::Apart };
-        let mut request = Request::new("kernel", site, &call.operands[..]).with_effect(effect);
+        let mut request = Request::with_effect("kernel", site, &call.operands[..], effect);
         request.payload.bytes = bytes;
         let place = match refusal(call, config) {
             None => core.enqueue_inline(&mut request, |_| {
@@ -175,7 +175,7 @@ impl Stream {
 }
 
 /// Returns the reason why a kernel call cannot be launched on any stream, if there is one.
-#[inline]
+#[inline(always)]
 pub(super) fn refusal(call: &KernelCall<'_>, config: LaunchConfig) -> Option<Error> {
     match &call.failed {
         None => check_device_code(call.kernel).and_then(|()| config.check(call.kernel.name)).err(),

@@ -30,7 +30,7 @@ impl Stream {
     /// its device accepts no more work.
     pub async fn room(&self) -> Result<Permit> {
         let core = self.core();
-        let Some((room, _)) = &core.room else {
+        let Some(room) = core.admission.room() else {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(

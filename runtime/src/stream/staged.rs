@@ -100,7 +100,7 @@ impl Stream {
                 Ok(end)
             });
             staging.set(end);
-            hand_over(stream);
+            hand_over(&stream);
         });
         Ok(place)
     }
@@ -140,7 +140,10 @@ impl Stream {
 /// the copy has to be on the driver's stream when the call returns, since the stream's owner
 /// may use that next. A captured copy is not work yet.
 pub(super) fn can_hold_back(core: &StreamCore) -> bool {
-    core.device.signalled && core.device.driver.host_memory_is_slow() && !core.borrowed && !core.is_captured()
+    core.device.signalled
+        && core.device.driver.host_memory_is_slow()
+        && !core.admission.is_borrowed()
+        && !core.is_captured()
 }
 
 /// Returns the host's end of a copy by this stream's device.

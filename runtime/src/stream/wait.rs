@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::order::Site;
 use crate::pending::Pending;
 use crate::shared::panics::Concern;
-use crate::shared::{Allocation, Stream, StreamCore};
+use crate::shared::{Allocation, Place, Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Result, Stamp};
 
@@ -143,7 +143,7 @@ impl Stream {
         let site = Site::here(&"query");
         self.core().may_ask(site)?;
         self.core().refuse_captured(site, ASKED)?;
-        let is_done = Pending::value(self.core(), Ok(self.core().here()), ()).query()?;
+        let is_done = Pending::value(self.core(), Ok(Place::here(self.core())), ()).query()?;
         match self.core().device.health.fault() {
             Some(fault) if is_done => Err(fault.clone()),
             _ => Ok(is_done),
@@ -181,7 +181,7 @@ const ASKED: &str = "the stream is being captured, so none of its ops runs; awai
 
 /// Awaits everything on the stream so far, and returns the errors that nobody has seen.
 pub(crate) fn synchronize(core: &Arc<StreamCore>) -> Pending<()> {
-    let place = core.here();
+    let place = Place::here(core);
     let here = place.clone();
     let on = core.clone();
     Pending::of_synchronize(core, place, move || {
@@ -189,7 +189,7 @@ pub(crate) fn synchronize(core: &Arc<StreamCore>) -> Pending<()> {
         let panics = &on.device.runtime.panics;
         let epoch = panics.epoch();
         let panicked = || panics.end_on(on.id, here.ticket);
-        let follows = || on.panic_before(&here, epoch, Concern::OfOthers);
+        let follows = || here.panic_before(&on, epoch, Concern::OfOthers);
         on.refusals.take_unseen().or_else(panicked).or_else(follows).map_or(Ok(()), Err)
     })
 }

@@ -28,13 +28,15 @@
 mod histories;
 mod pool;
 mod recording;
+mod token;
 
 pub(crate) use pool::GraphPool;
+pub(crate) use token::CaptureToken;
 
 use crate::memory::ReuseOrder;
 use crate::order::{
     self, Asker, Clock, Ensured, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site,
-    Use, check_and_enter,
+    StreamId, Use, check_and_enter,
 };
 use crate::shared::{
     Allocation, DeviceShared, Effect, Operand, OwnedOperand, Place, Request, RuntimeShared, Snapshot,
@@ -44,15 +46,14 @@ use histories::{Histories, Traced};
 use parking_lot::Mutex;
 use recording::{Member, Recording};
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::thread::ThreadId;
+use std::sync::{Arc, Weak};
 use warpline_driver::internal::{ErrorParts, work_of};
 use warpline_driver::kernel::Workspace;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, PlanStream, Result, Step, Work};
 
 pub(crate) struct Capture {
-    thread: ThreadId,
+    token: Arc<CaptureToken>,
     pool: Arc<GraphPool>,
     /// The identities of the members. Nothing is ever observed in it.
     observed: Observed,
@@ -97,8 +98,11 @@ impl Capturing {
             Error::new(ErrorKind::OutOfMemory, format!("{site}: 1048576 streams are live; drop some"))
         })?;
         runtime.name_capture(Named { id: nobody, ..core.name() });
-        let capture = Arc::new(Capture {
-            thread: std::thread::current().id(),
+        let capture = Arc::new_cyclic(|capture: &Weak<Capture>| Capture {
+            token: Arc::new(CaptureToken::new({
+                let capture = capture.clone();
+                move |stream, number| capture.upgrade()?.site_of(stream, number)
+            })),
             pool: GraphPool::new(core.device.clone(), nobody),
             observed: Observed::default(),
             recording: Mutex::default(),
@@ -200,7 +204,7 @@ impl Capture {
         }
         core.ensure_open(site)?;
         let id = self.observed.admit().expect("a capture has fewer streams than a runtime");
-        core.begin_capture(site, self.clone())?;
+        core.begin_capture(site, self.token.clone())?;
         let (core, stream) = (core.clone(), recording.plan.streams.len());
         recording.plan.streams.push(PlanStream { priority: core.priority, workspace: None });
         let (clock, sides) = (Clock::default(), Vec::new());
@@ -209,20 +213,16 @@ impl Capture {
         Ok(recording.members.len() - 1)
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
-        self.recording.lock().ended
-    }
-
-    /// Returns whether the calling thread is the one that captures.
-    pub(crate) fn is_here(&self) -> bool {
-        self.thread == std::thread::current().id()
+    /// Returns the capture with this identity, if this thread captures it.
+    pub(crate) fn of(token: &Arc<CaptureToken>) -> Option<Arc<Self>> {
+        captures().into_iter().find(|capture| Arc::ptr_eq(&capture.token, token))
     }
 
     /// Releases the streams. Nothing is captured any more.
     fn end(&self) {
         let mut recording = std::mem::take(&mut *self.recording.lock());
         let members = std::mem::take(&mut recording.members);
-        self.recording.lock().ended = true;
+        self.token.end();
         members.iter().for_each(|member| member.core.end_capture());
         // Reported here if the capture has failed for another reason.
         if let (Some(first), Some(refusal)) =
@@ -372,12 +372,12 @@ impl Capture {
     }
 
     /// Returns where a member stands.
-    pub(crate) fn snapshot(self: &Arc<Self>, core: &StreamCore) -> Snapshot {
+    pub(crate) fn snapshot(&self, core: &StreamCore) -> Snapshot {
         let mut recording = self.recording.lock();
         self.snapshot_of(recording.of(core))
     }
 
-    fn snapshot_of(self: &Arc<Self>, member: &Member) -> Snapshot {
+    fn snapshot_of(&self, member: &Member) -> Snapshot {
         Snapshot {
             timeline: member.core.progress.timeline.clone(),
             device: member.core.device.id,
@@ -388,7 +388,7 @@ impl Capture {
             marks: Marks::default(),
             event: None,
             coming: None,
-            capture: Some(Arc::downgrade(self)),
+            capture: Some(self.token.clone()),
         }
     }
 
@@ -437,9 +437,10 @@ impl Capture {
     }
 
     /// Returns the site of the op or wait with this number on a member, for errors.
-    pub(crate) fn site_of(&self, core: &StreamCore, number: Ticket) -> Option<Site> {
+    fn site_of(&self, stream: StreamId, number: Ticket) -> Option<Site> {
         let recording = self.recording.lock();
-        let Member { stream, newest_op, .. } = recording.members[recording.find(core)?];
+        let mut members = recording.members.iter();
+        let Member { stream, newest_op, .. } = *members.find(|member| member.core.id == stream)?;
         if let Some((_, site)) = newest_op.filter(|(newest, _)| *newest == number) {
             return Some(site);
         }

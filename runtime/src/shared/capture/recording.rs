@@ -18,7 +18,6 @@ pub(crate) struct Recording {
     pub(crate) claims: Vec<Claim>,
     /// The refusals of calls by its thread, which are not in the graph.
     pub(crate) refusals: Vec<Error>,
-    pub(crate) ended: bool,
 }
 
 /// A stream that is captured.

@@ -3,6 +3,7 @@
 //! edge is an error or a warning.
 
 use super::core::{State, StreamCore};
+use super::host_waits::wait_on_the_host;
 use super::place::Snapshot;
 use crate::order::{self, Access, Conflict, Ensured, Finding, Findings, Named, Site, Use};
 use crate::shared::Operand;
@@ -69,7 +70,7 @@ pub(super) fn edges_for(
 #[cold]
 pub(super) fn ensure(core: &StreamCore, accesses: &[Operand<'_>], needs: &[Use], edges: &mut Edges) -> bool {
     let runtime = &core.device.runtime;
-    let known = core.known.lock().clone();
+    let known = core.line.known();
     let mut some_are_left = false;
     for used in needs {
         let over = runtime.is_finished(*used);
@@ -110,9 +111,9 @@ pub(super) fn insert_edges(
             // The awaited place is never reached.
             return Err(fault.clone());
         }
-        let from = other.snapshot_behind_turns(site)?;
-        if turn || core.borrowed {
-            core.wait_on_the_host(site, &from)?;
+        let from = Snapshot::behind_foreign_work(&other, site)?;
+        if turn || core.admission.is_borrowed() {
+            wait_on_the_host(core, site, &from)?;
         }
         edges.ensured.add(from.used);
         edges.from.push(from.with_recorded_event());
@@ -129,7 +130,7 @@ pub(super) fn submit_edges(
     gate: Option<Point>,
     kept: bool,
 ) -> Result<(), DriverError> {
-    let may_hold_back = !core.borrowed && state.foreign.is_none();
+    let may_hold_back = !core.admission.is_borrowed() && state.foreign.is_none();
     let mut led = edges.from.iter().try_for_each(|from| {
         core.submit_edge(state, site, from)?;
         match &from.coming {
@@ -146,7 +147,7 @@ pub(super) fn submit_edges(
     }
     led.inspect_err(|_| {
         if kept {
-            state.forgotten = Some(core.progress.timeline.forget_keeps(state.issued + 1));
+            state.forgotten = Some(core.progress.timeline.forget_keeps(state.tip.issued + 1));
         }
     })
 }

@@ -56,28 +56,22 @@
 // Decision: docs/decisions/0022-copies-without-pinned-memory-are-held-back.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
-use super::coming::Coming;
-use super::core::{State, StreamCore};
-use super::hand_over::hand_over;
-use super::place::Snapshot;
-use super::turns::block_until;
-use super::unwritten::Unwritten;
-use crate::background;
+use super::coming::{Coming, Recorded, Watched};
+use super::unwritten::{BacklogOperand, Unwritten};
 use crate::memory::HostEnd;
-use crate::order::{MAX_TICKET, Site};
-use crate::shared::{Allocation, DeviceShared, Operand, OwnedOperand};
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Wake, Waker};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Registration, Ticket};
-use warpline_driver::{DeviceId, DriverError, Error, ErrorKind, Health, Result, Submission, reentry};
+use warpline_driver::{Command, Copy, CopyKind, DeviceId, DriverError, Error, Health, Result, Submission};
 
 /// A stream's work that the driver does not have yet. It is empty only while it is created or
 /// handed over.
-#[derive(Default)]
 pub(crate) struct Backlog {
-    pub(super) queue: VecDeque<Item>,
+    /// The stream whose work it is.
+    stream: Watched,
+    queue: VecDeque<Item>,
     /// The condition that the next submission waits for.
     after: Option<After>,
     /// Memory that late refusals before the next item left unwritten.
@@ -100,12 +94,13 @@ pub(super) enum Item {
 pub(super) struct Work {
     pub(super) submission: Submission,
     pub(super) after: Option<After>,
-    pub(super) operands: Vec<OwnedOperand<Weak<Allocation>>>,
+    pub(super) operands: Vec<BacklogOperand>,
     /// The other devices whose memory it uses.
     pub(super) others: Vec<(DeviceId, Arc<Health>)>,
 }
 
-/// The part of a submission that has to be ready before it can be handed over.
+/// The reason why a submission is not ready yet. A further reason is a variant here, with its arms
+/// in [`is_ready`](Self::is_ready), [`watch`](Self::watch) and [`resolve`](Self::resolve).
 pub(crate) enum After {
     /// The host's end of a copy.
     Memory(Arc<Staging>),
@@ -119,6 +114,27 @@ pub(crate) enum After {
     Marks { coming: Arc<Coming>, stated: bool },
 }
 
+/// What an item that is ready has waited for.
+pub(super) struct Resolved {
+    /// Bytes that work before an awaited place left unwritten.
+    pub(super) unwritten: Option<Unwritten>,
+    /// True if the program has stated that order, so that the stream carries their marks.
+    pub(super) stated: bool,
+    /// The stream of another backend, to be dropped while no lock is held.
+    pub(super) stream: Option<Watched>,
+    pub(super) outcome: Outcome,
+}
+
+/// Whether an item can be handed over.
+pub(super) enum Outcome {
+    Ready,
+    /// Nothing of it is left for the driver.
+    Over,
+    Failed(Error),
+    /// The driver could not record the event that it waits for.
+    Refused(DriverError),
+}
+
 impl After {
     fn is_ready(&self) -> bool {
         match self {
@@ -127,11 +143,79 @@ impl After {
             After::Elsewhere(place) => place.outcome().is_some(),
         }
     }
+
+    /// Watches for the end of the wait, if `waker` would not be woken otherwise. Returns true if it
+    /// has ended already.
+    fn watch(&self, waker: &Waker, registration: &mut Option<Registration>) -> bool {
+        match self {
+            After::Elsewhere(place) => place.register(waker, registration),
+            // Recording the event wakes the followers, unless it was recorded before.
+            After::Marks { .. } => self.is_ready(),
+            // Whoever makes the memory or records the event hands the stream over.
+            After::Memory(_) | After::Event(_) => false,
+        }
+    }
+
+    /// Completes the command with what it was held back for, which is there.
+    pub(super) fn resolve(self, command: &mut Command) -> Resolved {
+        let is_edge = matches!(command, Command::Edge(_));
+        let (mut unwritten, mut stated, mut stream) = (None, false, None);
+        let outcome = match self {
+            After::Memory(staging) => match staging.0.get().expect("the memory is there") {
+                Ok(end) => {
+                    set_host_end(command, *end);
+                    Outcome::Ready
+                }
+                Err(error) => Outcome::Failed(error.clone()),
+            },
+            After::Event(coming) => match (coming.get(), command) {
+                (
+                    Recorded { event: Ok(event), unwritten: left },
+                    Command::Wait(point) | Command::Edge(point),
+                ) => {
+                    (unwritten, stated) = (Some(left), !is_edge);
+                    point.event = event;
+                    Outcome::Ready
+                }
+                (Recorded { event: Err(error), .. }, _) => Outcome::Refused(error),
+                _ => unreachable!("only waits wait for events"),
+            },
+            After::Marks { coming, stated: is_stated } => {
+                (unwritten, stated) = (Some(coming.get().unwritten), is_stated);
+                Outcome::Over
+            }
+            After::Elsewhere(place) => {
+                let outcome = place.outcome().expect("only items that are ready are handed over");
+                if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {
+                    // It does not matter here whether the driver could record the event.
+                    (unwritten, stated) = (Some(coming.get().unwritten), !is_edge);
+                }
+                stream = Some(place.stream);
+                // Nothing is left to wait for, and this driver does not know that timeline.
+                *command = Command::Elided;
+                match outcome {
+                    Ok(()) if is_edge => Outcome::Over,
+                    Ok(()) => Outcome::Ready,
+                    Err(error) => Outcome::Failed(error),
+                }
+            }
+        };
+        Resolved { unwritten, stated, stream, outcome }
+    }
+}
+
+fn set_host_end(command: &mut Command, end: HostEnd) {
+    match command {
+        Command::Copy(Copy { kind: CopyKind::HostToDevice, src, .. }) => *src = end.address(),
+        Command::Copy(Copy { kind: CopyKind::DeviceToHost, dst, .. }) => *dst = end.address(),
+        Command::StagedCopy(staged) => staged.staging = end.address(),
+        _ => unreachable!("only copies from or to the host wait for memory"),
+    }
 }
 
 /// A place on a stream of another backend.
 pub(crate) struct Elsewhere {
-    pub(super) stream: Arc<StreamCore>,
+    pub(super) stream: Watched,
     pub(super) ticket: Ticket,
     /// The event of the place, if it was held back itself. Recording it tells what the work before
     /// it left unwritten. The device may reach the place before that.
@@ -143,12 +227,12 @@ impl Elsewhere {
     pub(super) fn outcome(&self) -> Option<Result<()>> {
         // The place may have been reached just before the device failed: read the fault first.
         let fault = self.stream.fault();
-        if self.stream.progress.timeline.reached(self.ticket) {
+        if self.stream.timeline.reached(self.ticket) {
             let told = self.coming.as_ref().is_none_or(|coming| coming.is_recorded());
             return told.then_some(Ok(()));
         }
         fault.map(|fault| {
-            let text = format!("it waits for work of {} that will not run: {fault}", self.stream.device.id);
+            let text = format!("it waits for work of {} that will not run: {fault}", self.stream.device);
             Err(Error::new(fault.kind(), text).caused_like(fault))
         })
     }
@@ -157,22 +241,8 @@ impl Elsewhere {
     fn register(&self, waker: &Waker, registration: &mut Option<Registration>) -> bool {
         // Register first, then look. If the place is reached and its event is yet to be recorded,
         // recording it hands the stream over.
-        let _ = self.stream.progress.timeline.register(self.ticket, waker, registration);
+        let _ = self.stream.timeline.register(self.ticket, waker, registration);
         self.outcome().is_some()
-    }
-}
-
-/// A waker that has the stream's queue handed over.
-struct HandsOver(Arc<StreamCore>);
-
-impl Wake for HandsOver {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let core = self.0.clone();
-        background::submit(core.device.id, move || hand_over(core));
     }
 }
 
@@ -186,62 +256,61 @@ impl Staging {
     }
 }
 
-impl State {
-    /// Makes the next submission, and all work behind it, wait for `after`.
-    #[cold]
-    pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
-        if self.backlog.is_none() {
-            // Earlier work does not depend on what this work waits for, so awaiting it must not
-            // either.
-            self.write_newest_marker();
-            core.refusals.late.begins();
+impl Backlog {
+    /// Creates the backlog of a stream whose driver has the marker of `marker_at`.
+    pub(super) fn new(stream: Watched, marker_at: Ticket) -> Self {
+        Backlog {
+            stream,
+            queue: VecDeque::new(),
+            after: None,
+            unwritten: Unwritten::default(),
+            watched: None,
+            marker_at,
+            lost: None,
         }
-        let marker_at = self.marker_at;
-        let backlog =
-            self.backlog.get_or_insert_with(|| Box::new(Backlog { marker_at, ..Backlog::default() }));
-        if backlog.lost.is_some() {
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes everything that is left of a stream that was abandoned for this reason, for good.
+    pub(super) fn lose(&mut self, why: DriverError) -> impl Iterator<Item = Item> {
+        self.lost = Some(why);
+        std::mem::take(&mut self.queue).into_iter()
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Makes the next submission, and all work behind it, wait for `after`. `follower` returns the
+    /// waker that has the stream handed over.
+    pub(super) fn hold_back(&mut self, after: After, follower: impl FnOnce() -> Option<Waker>) {
+        if self.is_lost() {
             return;
         }
-        backlog.after = Some(after);
-        if backlog.queue.is_empty() {
-            backlog.watch(&self.core);
+        self.after = Some(after);
+        if self.is_empty() {
+            self.watch(follower);
         }
     }
 
-    /// Defers a marker of the newest ticket, if something is held back. Returns whether it did.
-    #[inline]
-    pub(super) fn puts_marker_off(&mut self) -> bool {
-        let Some(backlog) = &mut self.backlog else { return false };
-        // Of an abandoned stream, ops that never reached the driver would count as reached.
-        if backlog.lost.is_none() {
-            backlog.queue.push_back(Item::Marker(self.issued));
+    /// Defers a marker of this ticket. Of an abandoned stream, ops that never reached the driver
+    /// would count as reached.
+    pub(super) fn put_marker(&mut self, ticket: Ticket) {
+        if !self.is_lost() {
+            self.queue.push_back(Item::Marker(ticket));
         }
-        true
     }
 
-    /// Returns true if work waits on the host.
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.backlog.as_ref().is_some_and(|backlog| backlog.lost.is_none())
-    }
-
-    /// Returns the reason why the stream was abandoned, if it was.
-    #[inline]
     pub(super) fn ensure_not_lost(&self) -> Result<(), DriverError> {
-        match &self.backlog {
-            Some(backlog) => backlog.ensure_not_lost(),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Backlog {
-    fn ensure_not_lost(&self) -> Result<(), DriverError> {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
     /// Defers a submission.
     #[cold]
-    pub(crate) fn submit(&mut self, submission: Submission) -> Result<(), DriverError> {
+    pub(super) fn submit(&mut self, submission: Submission) -> Result<(), DriverError> {
         if let Some(why) = &self.lost {
             submission.command.drop_elsewhere();
             return Err(why.clone());
@@ -256,29 +325,30 @@ impl Backlog {
         Ok(())
     }
 
-    /// Notes the operands of the newest submission.
+    /// Notes the operands of the newest submission, and the other devices whose memory it uses.
     #[cold]
-    pub(super) fn note_operands(&mut self, device: &Arc<DeviceShared>, operands: &[Operand<'_>]) {
-        if let Some(Item::Work(work)) = self.queue.iter_mut().rfind(|item| matches!(item, Item::Work(_))) {
-            let owned = |operand: &Operand<'_>| {
-                let Operand { allocation, range, access } = *operand;
-                OwnedOperand { allocation: Arc::downgrade(allocation), range, access }
-            };
-            work.operands = operands.iter().map(owned).collect();
-            let devices = operands.iter().map(|operand| &operand.allocation.device);
-            let others = devices.filter(|other| !Arc::ptr_eq(other, device));
-            work.others = others.map(|other| (other.id, other.health.clone())).collect();
+    pub(super) fn note_operands(
+        &mut self,
+        operands: Vec<BacklogOperand>,
+        others: Vec<(DeviceId, Arc<Health>)>,
+    ) {
+        let newest = self.queue.iter_mut().rev().find_map(|item| match item {
+            Item::Work(work) => Some(work),
+            Item::Marker(_) | Item::Event(_) => None,
+        });
+        if let Some(work) = newest {
+            (work.operands, work.others) = (operands, others);
         }
     }
 
     /// Defers an event at the queue's end.
     #[cold]
-    pub(crate) fn record(&mut self, stream: &Weak<StreamCore>) -> Result<Arc<Coming>, DriverError> {
+    pub(super) fn record(&mut self) -> Result<Arc<Coming>, DriverError> {
         self.ensure_not_lost()?;
         if let Some(Item::Event(coming)) = self.queue.back() {
             return Ok(coming.clone());
         }
-        let coming = Arc::new(Coming::of(stream.clone()));
+        let coming = Arc::new(Coming::on(self.stream.clone()));
         self.queue.push_back(Item::Event(coming.clone()));
         Ok(coming)
     }
@@ -295,101 +365,22 @@ impl Backlog {
         if let Some(Item::Work(work)) = &item
             && let Some(After::Elsewhere(place)) = &work.after
         {
-            place.stream.progress.timeline.deregister(&mut self.watched);
+            place.stream.timeline.deregister(&mut self.watched);
         }
         item
     }
 
-    /// Watches what the first item waits for, if it is on another backend or may be there already.
-    pub(super) fn watch(&mut self, core: &Weak<StreamCore>) {
+    /// Watches what the first item waits for.
+    pub(super) fn watch(&mut self, follower: impl FnOnce() -> Option<Waker>) {
         let after = match self.queue.front() {
             Some(Item::Work(work)) => &work.after,
             Some(Item::Marker(_) | Item::Event(_)) => &None,
             None => &self.after,
         };
-        if !matches!(after, Some(After::Elsewhere(_) | After::Marks { .. })) {
-            return;
-        }
-        let Some(core) = core.upgrade() else { return };
-        let waker = Waker::from(Arc::new(HandsOver(core)));
-        let is_over = match after {
-            Some(After::Elsewhere(place)) => place.register(&waker, &mut self.watched),
-            // Recording the event hands the stream over, unless it was recorded before.
-            Some(after) => after.is_ready(),
-            None => false,
-        };
-        if is_over {
+        let Some(after @ (After::Elsewhere(_) | After::Marks { .. })) = after else { return };
+        let Some(waker) = follower() else { return };
+        if after.watch(&waker, &mut self.watched) {
             waker.wake();
         }
-    }
-}
-
-impl StreamCore {
-    /// Waits until nothing is held back on this stream, for a call that enqueues on the driver's
-    /// stream directly. Called while no stream's lock is held.
-    ///
-    /// # Errors
-    /// `Reentrant` if this thread must not wait.
-    pub(crate) fn wait_until_handed_over(self: &Arc<Self>, site: Site) -> Result<()> {
-        if !self.state.lock().has_backlog() {
-            return Ok(());
-        }
-        self.may_block(site)?;
-        block_until(self, MAX_TICKET, || {
-            !self.state.lock().has_backlog() || self.device.health.fault().is_some()
-        });
-        Ok(())
-    }
-
-    /// Waits on the host until the driver can wait for `from` itself, if this stream is borrowed
-    /// and so cannot hold the wait back. Called while no stream's lock is held.
-    ///
-    /// # Errors
-    /// `Reentrant` if this thread must not wait.
-    #[inline]
-    pub(crate) fn wait_if_borrowed(&self, site: Site, from: &Snapshot) -> Result<()> {
-        if self.borrowed && (from.coming.is_some() || self.is_elsewhere(from)) {
-            self.wait_on_the_host(site, from)?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the driver can wait for `from` itself: until its event was recorded or, on
-    /// another backend, until it is reached. Also returns if that will never happen. Called while
-    /// no stream's lock is held.
-    ///
-    /// # Errors
-    /// `Reentrant` if this thread must not wait.
-    #[cold]
-    pub(super) fn wait_on_the_host(&self, site: Site, from: &Snapshot) -> Result<()> {
-        let Some(stream) = self.stream_of(from) else { return Ok(()) };
-        let (timeline, ticket) = (&from.timeline, from.used.ticket);
-        let is_told = || from.is_told() || stream.fault().is_some();
-        let is_over = || !self.is_elsewhere(from) || timeline.reached(ticket) || stream.fault().is_some();
-        if is_told() && is_over() {
-            return Ok(());
-        }
-        self.may_block(site)?;
-        stream.want_marker(ticket);
-        // All waiters of a stream are woken after an event was recorded there. A waiter at `ticket`
-        // would not be registered if that is reached already, and so never woken.
-        block_until(&stream, MAX_TICKET, is_told);
-        block_until(&stream, ticket, is_over);
-        Ok(())
-    }
-
-    #[cold]
-    fn may_block(&self, site: Site) -> Result<()> {
-        if reentry::may_block() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Reentrant,
-            format!(
-                "{}: earlier work on the stream waits on the host, for page-locked memory or for \
-                 another device, and a waker must not wait for that; enqueue in a task",
-                site.on(&self.label)
-            ),
-        ))
     }
 }

@@ -3,10 +3,9 @@
 use super::core::StreamCore;
 use super::place::{Place, Snapshot};
 use crate::order::Site;
-use crate::shared::{Capture, captured};
+use crate::shared::{Capture, CaptureToken, captured};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use warpline_driver::{Error, ErrorKind, Result};
 
 /// The reason for refusing a stream that is in another capture of this thread.
@@ -21,28 +20,22 @@ impl StreamCore {
     /// as if it had come before.
     #[inline]
     pub(crate) fn is_captured(&self) -> bool {
-        self.captured.load(Ordering::Relaxed)
+        self.admission.is_captured()
     }
 
     /// Puts the stream into `capture`.
     ///
     /// # Errors
     /// If the stream is in another capture: two threads may call this at the same time.
-    pub(crate) fn begin_capture(&self, site: Site, capture: Arc<Capture>) -> Result<()> {
-        let mut of = self.capture.lock();
-        if let Some(other) = &*of {
+    pub(crate) fn begin_capture(&self, site: Site, capture: Arc<CaptureToken>) -> Result<()> {
+        self.admission.begin_capture(capture).map_err(|other| {
             let why = if other.is_here() { TWICE } else { ELSEWHERE };
-            return Err(captured(site, self, why));
-        }
-        *of = Some(capture);
-        self.captured.store(true, Ordering::Relaxed);
-        Ok(())
+            captured(site, self, why)
+        })
     }
 
     pub(crate) fn end_capture(&self) {
-        self.captured.store(false, Ordering::Relaxed);
-        let ended = self.capture.lock().take();
-        drop(ended);
+        self.admission.end_capture();
     }
 
     /// Returns the capture that this thread has the stream in.
@@ -50,20 +43,21 @@ impl StreamCore {
     /// # Errors
     /// If another thread captures the stream.
     pub(crate) fn capture(&self, site: Site) -> Result<Option<Arc<Capture>>> {
-        if !self.is_captured() {
-            return Ok(None);
-        }
-        let capture = self.capture.lock().clone();
-        match capture {
-            Some(capture) if !capture.is_here() => Err(captured(site, self, ELSEWHERE)),
-            capture => Ok(capture),
+        Ok(self.capture_token(site)?.and_then(|token| Capture::of(&token)))
+    }
+
+    /// Like [`capture`](Self::capture), of which this is the identity.
+    pub(super) fn capture_token(&self, site: Site) -> Result<Option<Arc<CaptureToken>>> {
+        match self.is_captured().then(|| self.admission.capture()).flatten() {
+            Some(token) if !token.is_here() => Err(captured(site, self, ELSEWHERE)),
+            token => Ok(token),
         }
     }
 
     /// Passes a refusal to the capture that this thread has the stream in. Returns whether there is
     /// such a capture, which then handles the refusal.
     pub(crate) fn note_refusal(&self, error: &Error) -> bool {
-        let here = || self.capture.lock().clone().filter(|capture| capture.is_here());
+        let here = || self.admission.capture().and_then(|token| Capture::of(&token));
         match self.is_captured().then(here).flatten() {
             Some(capture) => {
                 capture.note_refusal(error);
@@ -89,10 +83,10 @@ impl StreamCore {
     pub(crate) fn wait_captured(
         self: &Arc<Self>,
         site: Site,
-        there: Option<&Arc<Capture>>,
+        there: Option<&Arc<CaptureToken>>,
         from: impl FnOnce(&Arc<Capture>) -> Snapshot,
     ) -> Result<Option<Place>> {
-        match (self.capture(site)?, there) {
+        match (self.capture_token(site)?, there) {
             (None, None) => Ok(None),
             (Some(_), None) => Err(captured(
                 site,
@@ -107,21 +101,24 @@ impl StreamCore {
                 "the awaited work is being captured by another thread; wait for a launch of the \
                  graph instead",
             )),
-            (_, Some(there)) => there.wait(self, site, &from(there)).map(Some).inspect_err(|error| {
-                // A stream that did not join is no part of the capture, so later work on it would
-                // run.
-                if !self.is_captured() {
-                    there.note_refusal(error);
-                }
-            }),
+            (_, Some(there)) => {
+                let there = Capture::of(there).expect("this thread captures it");
+                there.wait(self, site, &from(&there)).map(Some).inspect_err(|error| {
+                    // A stream that did not join is no part of the capture, so later work on it
+                    // would run.
+                    if !self.is_captured() {
+                        there.note_refusal(error);
+                    }
+                })
+            }
         }
     }
 
     /// Returns the error for awaiting the step of a capture with this number, which has not run.
     #[cold]
     pub(crate) fn nothing_to_await(&self, number: u64) -> Error {
-        let capture = self.capture.lock().clone();
-        let what: Box<dyn fmt::Display> = match capture.and_then(|capture| capture.site_of(self, number)) {
+        let capture = self.admission.capture();
+        let what: Box<dyn fmt::Display> = match capture.and_then(|capture| capture.site_of(self.id, number)) {
             Some(site) => Box::new(site.on(&self.label)),
             None => Box::new(format!("stream \"{}\" at a place in a capture", self.label)),
         };

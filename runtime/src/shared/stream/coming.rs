@@ -1,25 +1,41 @@
 //! An event that cannot be recorded yet, because the work before it is held back on the host.
 
-use super::core::StreamCore;
 use super::unwritten::Unwritten;
 use crate::order::Marks;
 use parking_lot::Mutex;
-use std::sync::{Arc, Weak};
-use warpline_driver::{DriverError, DriverEvent};
+use std::sync::Arc;
+use std::task::Waker;
+use warpline_driver::timeline::Timeline;
+use warpline_driver::{DeviceId, DriverError, DriverEvent, Error, Health};
+
+/// A stream as others may watch it, also after the runtime has forgotten it.
+#[derive(Clone)]
+pub(super) struct Watched {
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) device: DeviceId,
+    pub(super) health: Arc<Health>,
+}
+
+impl Watched {
+    /// Returns the reason why tickets that are not reached never will be, if there is one.
+    pub(super) fn fault(&self) -> Option<&Error> {
+        self.health.fault().or_else(|| self.timeline.fault())
+    }
+}
 
 /// An event that is recorded once the work before it was handed over.
 pub(crate) struct Coming {
     /// The stream that the event is recorded on.
-    stream: Weak<StreamCore>,
+    stream: Watched,
     inner: Mutex<Recording>,
 }
 
 #[derive(Default)]
 struct Recording {
     recorded: Option<Recorded>,
-    /// The streams that hold work back because of this event. Recording it hands them over, unless
-    /// something else does.
-    followers: Vec<Arc<StreamCore>>,
+    /// The wakers of the streams that hold work back because of this event. Each has its stream
+    /// handed over.
+    followers: Vec<Waker>,
 }
 
 #[derive(Clone)]
@@ -30,31 +46,30 @@ pub(super) struct Recorded {
 }
 
 impl Coming {
-    pub(super) fn of(stream: Weak<StreamCore>) -> Self {
+    pub(super) fn on(stream: Watched) -> Self {
         Coming { stream, inner: Mutex::default() }
     }
 
-    /// Returns the stream that the event is recorded on. It exists until then, because the
-    /// hand-over holds it, even if the device has reached the event's place and the runtime has
-    /// forgotten the stream.
-    pub(super) fn stream(&self) -> Option<Arc<StreamCore>> {
-        self.stream.upgrade()
+    /// Returns the stream that the event is recorded on. The runtime may have forgotten it, if the
+    /// device has reached the event's place already.
+    pub(super) fn stream(&self) -> &Watched {
+        &self.stream
     }
 
     pub(super) fn is_recorded(&self) -> bool {
         self.inner.lock().recorded.is_some()
     }
 
-    /// Returns the event if it was recorded. Otherwise the stream is handed over once it is.
+    /// Returns the event if it was recorded. Otherwise the follower is woken once it is.
     pub(super) fn or_follow(
         &self,
-        stream: &Weak<StreamCore>,
+        follower: impl FnOnce() -> Option<Waker>,
     ) -> Option<Result<Option<DriverEvent>, DriverError>> {
         let mut inner = self.inner.lock();
         if let Some(recorded) = &inner.recorded {
             return Some(recorded.event.clone());
         }
-        inner.followers.extend(stream.upgrade());
+        inner.followers.extend(follower());
         None
     }
 
@@ -67,9 +82,10 @@ impl Coming {
         }
     }
 
-    /// Stores the outcome of the recording. Returns the streams that follow. The caller wakes the
-    /// waiters of its stream, which may wait for this.
-    pub(super) fn fill(&self, recorded: Recorded) -> Vec<Arc<StreamCore>> {
+    /// Stores the outcome of the recording. Returns the followers. The caller wakes them once it has
+    /// released its stream's lock, and the waiters of its stream, which may wait for this.
+    #[must_use]
+    pub(super) fn fill(&self, recorded: Recorded) -> Vec<Waker> {
         let mut inner = self.inner.lock();
         inner.recorded = Some(recorded);
         std::mem::take(&mut inner.followers)

@@ -1,13 +1,12 @@
 //! The core of a stream: its identity, its locked state, and how it opens and closes.
 //!
+//! The core holds the parts of the stream (its line, progress, admission and refusals, and the
+//! backlog) and the one lock. Each part states in its own file who may touch what, and when.
+//!
 //! # Who may touch what, when
 //! * `state` is behind the stream's one lock. The lock is held across "next ticket, check, driver
 //!   call", so ticket order is enqueue order. `poll` and `drop` never wait for it: they only need a
 //!   marker, and they delegate that (`delegation.rs`).
-//! * `known` has a lock of its own, because the allocator reads it while it holds the pool's lock.
-//!   It is written only while the stream's lock is held. Holders of that lock read `stated` instead
-//!   unless `State::knows_more`, since both are then one clock.
-//! * `issued`, `version` and `seen_at` are written under the stream's lock and read by any thread.
 //! * The marks that a stream carries change under its lock, and are cleared when it closes.
 //! * No user code, waker or twin runs while any of these locks is held.
 //!
@@ -19,26 +18,25 @@
 //! An op touches fields of its stream and of the histories of its operands. Among ten thousand
 //! streams, most of these cache lines come from memory. The processor waits for each of them,
 //! because it starts no later memory access before an atomic operation has finished. So the fields
-//! that every op touches are adjacent, in the order of use: in [`StreamCore`], [`State`] and
-//! [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order. A
+//! that every op touches are adjacent, in the order of use: in [`StreamCore`], its parts, [`State`]
+//! and [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order. A
 //! `Stream` handle points directly to its core.
 
+use super::admission::{Admission, ForeignWork};
 use super::backlog::Backlog;
-use super::place::Place;
+use super::coming::Watched;
+use super::line::{Line, Tip};
 use super::progress::Progress;
 use super::refusals::Refusals;
 use crate::background::{self, Duty};
-use crate::delegation::DelegationLock;
-use crate::order::{Clock, Marks, Named, Site, StreamId, Use};
-use crate::shared::panics::{Concern, Epoch, Reached};
-use crate::shared::{Capture, DeviceShared};
+use crate::delegation::{DelegationLock, Locked};
+use crate::order::{MAX_TICKET, Marks, Named, Site, StreamId};
+use crate::shared::DeviceShared;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::mem::offset_of;
 use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
-use tokio::sync::Semaphore;
 use warpline_driver::op_events::{self, Traced};
 use warpline_driver::timeline::{Released, Ticket, Timeline};
 use warpline_driver::{
@@ -56,59 +54,45 @@ pub(crate) struct StreamCore {
     pub(crate) progress: Progress,
     pub(crate) id: StreamId,
     pub(crate) device: Arc<DeviceShared>,
-    /// True while the stream is being captured. Written by the thread that captures it.
-    pub(crate) captured: AtomicBool,
-    /// A copy of `State::closed` for readers that do not take the lock.
-    closed: AtomicBool,
-    pub(crate) priority: Priority,
-    pub(crate) issued: AtomicU64,
-    /// A semaphore with as many permits as ops may be in flight, and that number.
-    pub(crate) room: Option<(Arc<Semaphore>, usize)>,
+    pub(crate) admission: Admission,
     pub(crate) state: DelegationLock<State>,
-    pub(crate) version: AtomicU64,
-    pub(crate) known: Mutex<Clock>,
-    /// The newest ticket that a [`Snapshot`](super::place::Snapshot) stands at. No clock of another
-    /// stream has a newer ticket of this one.
-    pub(super) seen_at: AtomicU64,
-    /// The newest ticket whose clock the host has observed entirely.
-    observed_at: AtomicU64,
+    pub(crate) line: Line,
     pub(crate) refusals: Refusals,
-    pub(crate) capture: Mutex<Option<Arc<Capture>>>,
-    /// True if the driver's stream is borrowed: its owner may use it as soon as a call has
-    /// returned.
-    pub(crate) borrowed: bool,
-    /// A value that is dropped once the stream is closed and drained: a lease's permit.
-    then: Mutex<Option<Box<dyn Any + Send>>>,
+    pub(crate) priority: Priority,
     pub(crate) label: Arc<str>,
 }
 
 /// The state that the stream's lock guards.
 #[repr(C)]
 pub(crate) struct State {
-    pub(crate) issued: Ticket,
-    pub(crate) stated: Clock,
-    /// True if the runtime has added edges that the program did not state, so that the known clock
-    /// is not the stated one.
-    pub(super) knows_more: bool,
     pub(crate) marks: Marks,
-    pub(crate) raw: Arc<dyn DriverStream>,
-    /// The thread doing foreign work on this stream.
-    pub(crate) foreign: Option<ThreadId>,
-    pub(crate) closed: bool,
-    pub(crate) marker_at: Ticket,
     /// Work that the driver does not have yet, because its first item is not ready. Also there on a
     /// stream that was abandoned.
     pub(crate) backlog: Option<Box<Backlog>>,
-    /// The first ticket of the foreign work; 0 if it has none yet.
-    pub(crate) foreign_from: Ticket,
+    /// The newest ticket that has a marker.
+    pub(crate) marker_at: Ticket,
+    /// The foreign work that is being put on the stream.
+    pub(crate) foreign: Option<Box<ForeignWork>>,
+    pub(crate) tip: Tip,
+    pub(crate) driver: Arc<dyn DriverStream>,
     pub(crate) core: Weak<StreamCore>,
-    /// The latest waits: stream, its ticket, its version. Repeating one of them does nothing.
-    pub(crate) waited: [(StreamId, Ticket, u64); 4],
-    pub(super) waited_at: usize,
     /// The values kept for a submission that the driver refused. The thread that holds the lock
     /// drops them after releasing it.
     pub(super) forgotten: Option<Released>,
+    /// A value that is dropped once the stream is closed and drained: a lease's permit.
+    then: Option<Box<dyn Any + Send>>,
 }
+
+/// The most bytes from the first to the last field that every op touches: with the counts of the
+/// `Arc` before them, they are on at most four cache lines, wherever the allocation begins.
+const HOT_BYTES: usize = 4 * 64 - 48 - 16;
+const _: () = assert!(
+    offset_of!(StreamCore, state)
+        + DelegationLock::<State>::STATE_AT
+        + offset_of!(State, tip)
+        + Tip::HOT_BYTES
+        <= HOT_BYTES
+);
 
 /// The settings of a new stream.
 #[derive(Default)]
@@ -120,32 +104,10 @@ pub(crate) struct Settings {
     pub(crate) borrowed: Option<RawHandle>,
 }
 
-impl State {
-    fn new(core: Weak<StreamCore>, id: StreamId, raw: Arc<dyn DriverStream>) -> Self {
-        State {
-            core,
-            raw,
-            issued: 0,
-            marker_at: 0,
-            stated: Clock::default(),
-            knows_more: false,
-            marks: Marks::default(),
-            closed: false,
-            forgotten: None,
-            backlog: None,
-            foreign: None,
-            foreign_from: 0,
-            waited: [(id, u64::MAX, 0); 4],
-            waited_at: 0,
-        }
-    }
-}
-
 impl StreamCore {
     pub(crate) fn new(device: Arc<DeviceShared>, settings: Settings) -> Result<Arc<Self>> {
         reentry::may_ask(&"new_stream")?;
         device.ensure_open()?;
-        let borrowed = settings.borrowed.is_some();
         let runtime = &device.runtime;
         let id = runtime.observed.admit().ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, format!("{}: 1048576 streams are live; drop some", device.id))
@@ -159,31 +121,34 @@ impl StreamCore {
             runtime: runtime.number,
             borrowed: settings.borrowed,
         };
-        let raw = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
+        let driver = device.driver.new_stream(&options, timeline.clone()).map_err(|error| {
             runtime.observed.retire(id);
             device.refused(&"new_stream", &error)
         })?;
         device.health.watch(&timeline);
-        let progress = Progress::new(raw.clone(), timeline, device.signalled);
-        let core = Arc::new_cyclic(|core| StreamCore {
-            id,
-            label,
-            priority: settings.priority,
-            progress,
-            state: DelegationLock::new(State::new(core.clone(), id, raw), device.signalled),
-            known: Mutex::default(),
-            seen_at: AtomicU64::new(0),
-            issued: AtomicU64::new(0),
-            version: AtomicU64::new(0),
-            observed_at: AtomicU64::new(0),
-            refusals: Refusals::default(),
-            borrowed,
-            room: settings.max_in_flight.map(|most| (Arc::new(Semaphore::new(most)), most)),
-            closed: AtomicBool::new(false),
-            captured: AtomicBool::new(false),
-            capture: Mutex::new(None),
-            then: Mutex::new(settings.then),
-            device,
+        let core = Arc::new_cyclic(|core: &Weak<StreamCore>| {
+            let state = State {
+                marks: Marks::default(),
+                backlog: None,
+                marker_at: 0,
+                foreign: None,
+                tip: Tip::new(id),
+                driver: driver.clone(),
+                core: core.clone(),
+                forgotten: None,
+                then: settings.then,
+            };
+            StreamCore {
+                id,
+                label,
+                priority: settings.priority,
+                progress: Progress::new(driver, timeline, device.signalled),
+                admission: Admission::new(settings.borrowed.is_some(), settings.max_in_flight),
+                state: DelegationLock::new(state, device.signalled),
+                line: Line::default(),
+                refusals: Refusals::default(),
+                device,
+            }
         });
         core.device.runtime.join(&core);
         Ok(core)
@@ -195,7 +160,7 @@ impl StreamCore {
 
     #[inline]
     pub(crate) fn issued(&self) -> Ticket {
-        self.issued.load(Ordering::Acquire)
+        self.progress.issued()
     }
 
     /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
@@ -208,20 +173,93 @@ impl StreamCore {
         self.device.health.fault().or_else(|| self.progress.timeline.fault())
     }
 
-    /// Returns the newest ticket that a snapshot stands at. A thread that is not ordered after the
-    /// newest snapshot may get an earlier one.
-    pub(crate) fn seen_at(&self) -> Ticket {
-        self.seen_at.load(Ordering::Relaxed)
+    /// Takes the lock in order to enqueue something.
+    ///
+    /// On success the stream is open, the device is usable, and no other thread does foreign work
+    /// here. `turn`: true if the caller holds the turn for foreign work.
+    #[inline(always)]
+    pub(crate) fn lock(&self, site: Site, turn: bool) -> Result<Locked<'_, State>> {
+        self.may_ask(site)?;
+        let state = self.state.lock();
+        if state.tip.closed || (state.foreign.is_some() && !turn) || state.tip.issued >= MAX_TICKET {
+            return self.lock_slowly(state, site, turn);
+        }
+        self.device.ensure_open()?;
+        Ok(state)
     }
 
-    pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+    /// Refuses calls from code that a device waits for. The holder of the stream's lock may be
+    /// waiting for room that only becomes free once that code has returned.
+    #[inline]
+    pub(crate) fn may_ask(&self, site: Site) -> Result<()> {
+        if reentry::holds_a_device() { Err(reentry::refused(&site.on(&self.label))) } else { Ok(()) }
     }
 
-    /// Notes that a clock or a carried mark has changed.
-    pub(super) fn change_version(&self, _state: &mut State) {
-        // The lock that `_state` stands for makes this thread the only writer.
-        self.version.store(self.version.load(Ordering::Relaxed) + 1, Ordering::Release);
+    #[cold]
+    fn lock_slowly<'a>(
+        &'a self,
+        mut state: Locked<'a, State>,
+        site: Site,
+        turn: bool,
+    ) -> Result<Locked<'a, State>> {
+        if !turn {
+            state = self.wait_for_turn(state, site)?;
+        }
+        if state.tip.closed || state.tip.issued >= MAX_TICKET {
+            return Err(self.closed_error(site));
+        }
+        self.device.ensure_open()?;
+        Ok(state)
+    }
+
+    /// Checks that the stream takes allocations: it is open and the device is usable.
+    #[inline]
+    pub(crate) fn ensure_open(&self, site: Site) -> Result<()> {
+        self.may_ask(site)?;
+        if self.is_closed() {
+            return Err(self.closed_error(site));
+        }
+        self.device.ensure_open()
+    }
+
+    /// Waits until no thread does foreign work here.
+    ///
+    /// # Errors
+    /// `Reentrant` if this thread does the foreign work, or must not wait.
+    #[cold]
+    pub(super) fn wait_for_turn<'a>(
+        &'a self,
+        mut state: Locked<'a, State>,
+        site: Site,
+    ) -> Result<Locked<'a, State>> {
+        while let Some(foreign) = &state.foreign {
+            let why = if foreign.is_here() {
+                "this thread is inside foreign work on the stream; enqueue through the raw stream \
+                 that the closure received, or after the closure returns"
+            } else if !reentry::may_block() {
+                "another thread is inside foreign work on the stream, and a waker must not wait \
+                 for it; enqueue in a task"
+            } else {
+                let turns = self.device.foreign_turns.ended();
+                drop(state);
+                self.device.foreign_turns.wait_for_more_than(turns);
+                state = self.state.lock();
+                continue;
+            };
+            return Err(Error::new(ErrorKind::Reentrant, format!("{}: {why}", site.on(&self.label))));
+        }
+        Ok(state)
+    }
+
+    /// Makes sure that a marker for `ticket` will be written, without waiting for the stream's
+    /// lock.
+    #[inline]
+    pub(crate) fn want_marker(self: &Arc<Self>, ticket: Ticket) {
+        if self.device.signalled && background::duty().is_barred() {
+            let core = self.clone();
+            return background::run_where_it_may_block(move || core.state.delegate(ticket));
+        }
+        self.state.delegate(ticket);
     }
 
     /// Hands the next ticket's work to the driver. `kept`: true if something is kept for that
@@ -235,8 +273,8 @@ impl StreamCore {
         claims: Option<Box<[warpline_driver::Claim]>>,
         kept: bool,
     ) -> Result<Ticket, DriverError> {
-        self.before_submit(state);
-        let ticket = state.issued + 1;
+        state.before_submit(&self.progress);
+        let ticket = state.tip.issued + 1;
         // The command is built in the call that hands it over, because it is large.
         let submitted = match &mut state.backlog {
             // SAFETY: `submit` asks that every address is valid for its access until the ticket is
@@ -247,7 +285,7 @@ impl StreamCore {
             // `deny` mode the order check has passed, and in every other mode `claims` says what is
             // touched.
             None => unsafe {
-                state.raw.submit(Submission { ticket, site, command: command(ticket), claims })
+                self.progress.driver().submit(Submission { ticket, site, command: command(ticket), claims })
             },
             Some(backlog) => backlog.submit(Submission { ticket, site, command: command(ticket), claims }),
         };
@@ -259,11 +297,11 @@ impl StreamCore {
             }
             return submitted.map(|()| ticket);
         }
-        state.issued = ticket;
-        if state.foreign.is_some() && state.foreign_from == 0 {
-            state.foreign_from = ticket;
+        state.tip.issued = ticket;
+        if let Some(foreign) = &mut state.foreign {
+            foreign.note_ticket(ticket);
         }
-        self.issued.store(ticket, Ordering::Release);
+        self.progress.note_issued(ticket);
         if self.device.signalled
             && (kept || ticket - state.marker_at >= MARKER_EVERY)
             && state.foreign.is_none()
@@ -316,53 +354,20 @@ impl StreamCore {
     /// Returns the number of entries in the stated clock, for statistics.
     pub(crate) fn clock_len(&self) -> usize {
         let mut state = self.state.lock();
-        self.forget_observed(&mut state);
-        state.stated.entries().len()
+        self.line.forget_observed(&mut state.tip);
+        state.tip.stated.entries().len()
     }
 
     /// Returns whether the stream takes no more work.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.admission.is_closed()
     }
 
-    /// Returns the error of a place that comes after a host function that panicked.
-    #[inline]
-    pub(crate) fn panic_before(&self, place: &Place, epoch: Epoch, concern: Concern) -> Option<Error> {
-        let Place { ticket, clock, .. } = place;
-        self.device.runtime.panics.before(
-            self.id,
-            &self.label,
-            &Reached { ticket: *ticket, clock, epoch, concern },
-        )
-    }
-
-    /// Notes that the host has seen this stream pass `place`.
-    #[inline]
-    pub(crate) fn observe(&self, place: &Place) {
-        let used = Use { stream: self.id, ticket: place.ticket };
-        let observed = &self.device.runtime.observed;
-        // A stream that is gone counts as covered. What it had waited for is not observed by that.
-        let changed_at = place.clock.changed_at();
-        let has_new_clock = changed_at.is_some_and(|at| at > self.observed_at.load(Ordering::Relaxed));
-        if !observed.covers(used) || self.is_closed() || has_new_clock {
-            observed.observe(used, &place.clock);
-            // After that, since a ticket can be covered before all that is before it.
-            self.observed_at.fetch_max(place.ticket, Ordering::Release);
-        }
-    }
-
-    /// Drops the clocks if everything in them is observed, and so before everything.
-    pub(crate) fn forget_observed(&self, state: &mut State) {
-        let observed_at = self.observed_at.load(Ordering::Acquire);
-        if state.stated.changed_at().is_some_and(|at| at <= observed_at) {
-            state.stated = Clock::default();
-            let mut known = self.known.lock();
-            state.knows_more = known.changed_at().is_some_and(|at| at > observed_at);
-            if !state.knows_more {
-                *known = Clock::default();
-            }
-        }
+    /// Returns the stream as others may watch it.
+    pub(super) fn as_watched(&self) -> Watched {
+        let (timeline, device) = (self.progress.timeline.clone(), &self.device);
+        Watched { timeline, device: device.id, health: device.health.clone() }
     }
 
     /// Closes the stream: it takes no more work. Work already on it counts as ordered before
@@ -370,44 +375,43 @@ impl StreamCore {
     /// runtime adds the edges. Once that work has run, the stream is before everything.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if std::mem::replace(&mut state.closed, true) {
+        if std::mem::replace(&mut state.tip.closed, true) {
             return;
         }
-        self.closed.store(true, Ordering::Release);
+        self.admission.close();
         self.device.runtime.observed.close(self.id);
-        let last = state.issued;
-        let marks = std::mem::take(&mut state.marks);
+        let last = state.tip.issued;
+        let (marks, then) = (std::mem::take(&mut state.marks), state.then.take());
         drop((state, marks));
         self.refusals.forget_unseen();
+        let retire = Retire { core: self.clone(), then: then.map(Mutex::new) };
         if self.progress.timeline.settle(last) {
-            self.retire();
+            drop(retire);
         } else {
-            self.progress.timeline.keep_until_last(last, Arc::new(Retire(self.clone())));
+            self.progress.timeline.keep_until_last(last, Arc::new(retire));
             self.want_marker(last);
         }
-    }
-
-    /// Retires the closed stream, whose work has finished or will never run. The stream is before
-    /// everything from now on.
-    fn retire(&self) {
-        self.device.runtime.observed.retire(self.id);
-        self.device.runtime.leave(self.id);
-        let then = self.then.lock().take();
-        drop(then);
     }
 }
 
 /// A value that the timeline of a closed stream keeps until its last ticket. The stream retires
-/// when it is dropped: because the ticket is reached, or because the device has failed and
-/// abandoned the stream. Until then it holds the stream, and so the device and its memory.
-struct Retire(Arc<StreamCore>);
+/// when it is dropped, and is before everything from then on: because the ticket is reached, or
+/// because the device has failed and abandoned the stream. Until then it holds the stream, and so
+/// the device and its memory.
+struct Retire {
+    core: Arc<StreamCore>,
+    /// Dropped after the stream has retired.
+    then: Option<Mutex<Box<dyn Any + Send>>>,
+}
 
 impl Drop for Retire {
     fn drop(&mut self) {
         if warpline_driver::process::is_forked() {
+            std::mem::forget(self.then.take());
             return;
         }
-        self.0.retire();
+        self.core.device.runtime.observed.retire(self.core.id);
+        self.core.device.runtime.leave(self.core.id);
     }
 }
 

@@ -17,15 +17,15 @@
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
 use super::backlog::{After, Elsewhere};
-use super::coming::Coming;
+use super::coming::{Coming, Watched};
 use super::core::{State, StreamCore};
+use super::host_waits::wait_if_borrowed;
+use super::line::Tip;
 use super::place::{Place, Snapshot};
 use crate::memory::ReuseOrder;
-use crate::order::{Clock, Site, StreamId, Use};
+use crate::order::{Site, StreamId, Use};
 use crate::shared::Allocation;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use warpline_driver::timeline::Ticket;
 use warpline_driver::{
     Command, DriverError, DriverFailure, Error, ErrorKind, Point, Result, Submission, op_events,
 };
@@ -45,12 +45,6 @@ struct Ordered {
 }
 
 impl StreamCore {
-    /// Returns whether a wait for exactly this place was made recently.
-    #[inline]
-    fn waited_lately(&self, state: &State, place: (StreamId, Ticket, u64)) -> bool {
-        state.waited.contains(&place)
-    }
-
     /// Orders later work on this stream after `from`, because the program says so.
     ///
     /// The wait takes a ticket if it changes the stated clock, which the program alone decides. The
@@ -59,10 +53,9 @@ impl StreamCore {
     /// clock, and takes a ticket each time.
     fn wait_at(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Waited> {
         if from.used.stream == self.id {
-            let place = Place::at(state.issued, state.stated.clone());
-            return Ok(Waited { place, by_driver: false });
+            return Ok(Waited { place: Place::at_tip(state), by_driver: false });
         }
-        self.forget_observed(state);
+        self.line.forget_observed(&mut state.tip);
         let ordered = self.order_after(state, site, from);
         // A refused wait hands marks on as well: what `from` was to write is missing either way.
         let mut changed = state.marks.merge(&from.marks);
@@ -70,16 +63,14 @@ impl StreamCore {
             changed |= coming.hand_marks_to(&mut state.marks);
         }
         if let Ok(Ordered { took_ticket: true, .. }) = ordered {
-            changed |= self.merge_clocks(state, from);
+            changed |= self.line.state(&mut state.tip, self.id, from.used, &from.stated, from.known.as_ref());
         }
         if changed {
-            self.change_version(state);
+            self.line.change_version(&mut state.tip);
         }
         let Ordered { took_ticket, by_driver } = ordered?;
-        let at = state.waited_at;
-        state.waited[at] = (from.used.stream, from.used.ticket, from.version);
-        state.waited_at = (at + 1) % state.waited.len();
-        let place = Place { keeps_marker_due: took_ticket, ..Place::at(state.issued, state.stated.clone()) };
+        state.tip.note_wait((from.used.stream, from.used.ticket, from.version));
+        let place = Place { keeps_marker_due: took_ticket, ..Place::at_tip(state) };
         Ok(Waited { place, by_driver })
     }
 
@@ -89,31 +80,31 @@ impl StreamCore {
     fn take_marks_of(&self, other: &StreamCore) {
         let marks = other.state.lock().marks.clone();
         let mut state = self.state.lock();
-        if !state.closed && state.marks.merge(&marks) {
-            self.change_version(&mut state);
+        if !state.tip.closed && state.marks.merge(&marks) {
+            self.line.change_version(&mut state.tip);
         }
     }
 
     /// Enqueues the wait for `from`, unless the stated clock implies it.
     fn order_after(&self, state: &mut State, site: Site, from: &Snapshot) -> Result<Ordered> {
         let observed = &self.device.runtime.observed;
-        let is_implied = state.stated.covers(from.used) || observed.covers(from.used);
+        let is_implied = state.tip.stated.covers(from.used) || observed.covers(from.used);
         if is_implied && !observed.is_closed(from.used.stream) {
             // Marks of a backlog may be yet to come. A borrowed stream has waited for them.
             if let Some(coming) = &from.coming
-                && !self.borrowed
+                && !self.admission.is_borrowed()
                 && state.ensure_not_lost().is_ok()
-                && coming.or_follow(&state.core).is_none()
+                && coming.or_follow(|| state.follower()).is_none()
             {
                 let waits = self.wait_for_marks(state, site, from, coming, true);
                 waits.map_err(|error| self.refused(site, &error))?;
                 // Places noted from now on have those marks too, although no ticket was taken.
-                self.change_version(state);
+                self.line.change_version(&mut state.tip);
             }
             return Ok(Ordered { took_ticket: false, by_driver: false });
         }
         let done = observed.covers(from.used)
-            || (state.knows_more && self.known.lock().covers(from.used))
+            || self.line.knows_by_edges(&state.tip, from.used)
             || from.timeline.reached(from.used.ticket);
         let point = if done && from.is_told() { Ok(None) } else { self.point_of(state, from) };
         let by_driver = matches!(point, Ok(Some(_)));
@@ -124,24 +115,6 @@ impl StreamCore {
         };
         taken.map_err(|error| self.refused(site, &error))?;
         Ok(Ordered { took_ticket: true, by_driver })
-    }
-
-    /// Merges the clocks at `from` into the stream's own, at its newest ticket, which is that of
-    /// the wait. Returns whether one of them changed.
-    fn merge_clocks(&self, state: &mut State, from: &Snapshot) -> bool {
-        let now = Use { stream: self.id, ticket: state.issued };
-        let mut known = self.known.lock();
-        if state.knows_more || from.known.is_some() {
-            state.knows_more = true;
-            let changed = known.merge(now, from.used, from.known());
-            return state.stated.merge(now, from.used, &from.stated) || changed;
-        }
-        // Mostly the runtime has added no edge, and both clocks are one. It is shared by nothing
-        // else while it changes, so it changes in place.
-        *known = Clock::default();
-        let changed = state.stated.merge(now, from.used, &from.stated);
-        *known = state.stated.clone();
-        changed
     }
 
     /// Returns the point that the driver waits for, given a place that was not reached. The next
@@ -160,7 +133,7 @@ impl StreamCore {
         }
         let mut point = self.point_at(from);
         if let Some(coming) = &from.coming {
-            match coming.or_follow(&state.core) {
+            match coming.or_follow(|| state.follower()) {
                 Some(event) => point.event = event?,
                 None => state.hold_back(self, After::Event(coming.clone())),
             }
@@ -173,11 +146,19 @@ impl StreamCore {
         from.device.backend() != self.device.id.backend()
     }
 
-    /// Returns the stream of `from`. `None` only if it has retired and the event, if one had to be
-    /// held back, was recorded.
-    pub(super) fn stream_of(&self, from: &Snapshot) -> Option<Arc<StreamCore>> {
-        let of_event = || from.coming.as_ref()?.stream();
-        self.device.runtime.stream(from.used.stream).or_else(of_event)
+    /// Returns the stream of `from`, to be watched. `None` only if it has retired and the event, if
+    /// one had to be held back, was recorded.
+    pub(super) fn watched(&self, from: &Snapshot) -> Option<Watched> {
+        let of_event = || Some(from.coming.as_ref()?.stream().clone());
+        let live = self.device.runtime.stream(from.used.stream);
+        live.map(|stream| stream.as_watched()).or_else(of_event)
+    }
+
+    /// Makes sure that a marker for `from` will be written, on a stream that has not retired.
+    pub(super) fn want_marker_at(&self, from: &Snapshot) {
+        if let Some(other) = self.device.runtime.stream(from.used.stream) {
+            other.want_marker(from.used.ticket);
+        }
     }
 
     /// Returns the point to wait for, like [`point_of`](Self::point_of), for a place on a device of
@@ -185,7 +166,7 @@ impl StreamCore {
     #[cold]
     fn point_elsewhere(&self, state: &mut State, from: &Snapshot) -> Result<Option<Point>, DriverError> {
         let ticket = from.used.ticket;
-        let Some(stream) = self.stream_of(from) else {
+        let Some(stream) = self.watched(from) else {
             // It has retired, so its work has finished, perhaps just now, or never will run.
             if from.timeline.reached(ticket) && from.is_told() {
                 return Ok(None);
@@ -201,10 +182,10 @@ impl StreamCore {
             return Err(DriverError::Refused(failure.with_text(text)));
         }
         // An event was recorded without a marker. The lock of the other stream is only tried.
-        stream.want_marker(ticket);
+        self.want_marker_at(from);
         if let Some(coming) = &from.coming {
             // If it is recorded after the place is reached, that hands the stream over.
-            let _ = coming.or_follow(&state.core);
+            let _ = coming.or_follow(|| state.follower());
         }
         let elsewhere = Elsewhere { stream, ticket, coming: from.coming.clone() };
         state.hold_back(self, After::Elsewhere(elsewhere));
@@ -215,9 +196,7 @@ impl StreamCore {
         if from.event.is_none() && from.coming.is_none() && self.device.signalled {
             // The driver recorded no event, so the host ends the wait once it knows that the ticket
             // is reached.
-            if let Some(other) = self.device.runtime.stream(from.used.stream) {
-                other.want_marker(from.used.ticket);
-            }
+            self.want_marker_at(from);
         }
         Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: from.event.clone() }
     }
@@ -226,13 +205,13 @@ impl StreamCore {
     /// markers is not notified: the next marker stands for this ticket too, unless each op has its
     /// own.
     pub(crate) fn take_ticket(&self, state: &mut State, site: Site) -> Result<(), DriverError> {
-        if !self.device.signalled || state.raw.signals_every_op() {
+        if !self.device.signalled || self.progress.driver().signals_every_op() {
             return self.submit(state, site, |_| Command::Elided, None, false).map(drop);
         }
         state.ensure_not_lost()?;
-        self.before_submit(state);
-        state.issued += 1;
-        self.issued.store(state.issued, Ordering::Release);
+        state.before_submit(&self.progress);
+        state.tip.issued += 1;
+        self.progress.note_issued(state.tip.issued);
         Ok(())
     }
 
@@ -280,24 +259,20 @@ impl StreamCore {
             return Ok(());
         }
         // A task that awaits the newest ticket does not wait for the edge.
-        self.before_submit(state);
-        let (ticket, command) = (state.issued + 1, Command::Edge(point));
+        state.before_submit(&self.progress);
+        let (ticket, command) = (state.tip.issued + 1, Command::Edge(point));
         let submission = Submission { ticket, site, command, claims: None };
         if let Some(backlog) = &mut state.backlog {
             return backlog.submit(submission);
         }
         // SAFETY: a wait names no address.
-        unsafe { state.raw.submit(submission) }
+        unsafe { self.progress.driver().submit(submission) }
     }
 
     /// Notes that the newest ticket's work is after `from`, by an edge that the runtime added.
     #[cold]
-    pub(crate) fn know(&self, state: &mut State, from: &Snapshot) {
-        let now = Use { stream: self.id, ticket: state.issued };
-        if self.known.lock().merge(now, from.used, from.known()) {
-            state.knows_more = true;
-            self.change_version(state);
-        }
+    pub(crate) fn know(&self, tip: &mut Tip, from: &Snapshot) {
+        self.line.know(tip, self.id, from.used, from.known());
     }
 
     /// Calls [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.
@@ -317,7 +292,7 @@ impl StreamCore {
     #[inline(always)]
     pub(crate) fn wait_stream(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         if self.is_captured() || other.is_captured() {
-            let there = other.capture(site)?;
+            let there = other.capture_token(site)?;
             if let Some(place) = self.wait_captured(site, there.as_ref(), |there| there.snapshot(other))? {
                 return Ok(place);
             }
@@ -332,12 +307,12 @@ impl StreamCore {
         // Load `issued` first and `version` second: the version is then at least as new as the
         // ticket.
         let issued = other.issued();
-        let version = other.version();
+        let version = other.line.version();
         // No wait can have been made where no snapshot stands.
-        if issued <= other.seen_at() {
+        if issued <= other.line.seen_at() {
             let state = self.lock(site, false)?;
-            if !other.is_closed() && self.waited_lately(&state, (other.id, issued, version)) {
-                return Ok(Place::at(state.issued, state.stated.clone()));
+            if !other.is_closed() && state.tip.waited_lately((other.id, issued, version)) {
+                return Ok(Place::at_tip(&state));
             }
         }
         self.wait_for_stream_now(site, other)
@@ -347,12 +322,12 @@ impl StreamCore {
     fn wait_for_stream_now(self: &Arc<Self>, site: Site, other: &Arc<StreamCore>) -> Result<Place> {
         if Arc::ptr_eq(self, other) {
             let state = self.lock(site, false)?;
-            return Ok(Place::at(state.issued, state.stated.clone()));
+            return Ok(Place::at_tip(&state));
         }
         self.ensure_open(site)?;
         self.check_can_wait(site, other)?;
         let by_event = self.device.id.backend() == other.device.id.backend();
-        let snapshot = other.snapshot(by_event, |used| self.known.lock().covers(used));
+        let snapshot = Snapshot::of(other, by_event, |used| self.line.knows(used));
         let snapshot = snapshot.map_err(|error| {
             self.take_marks_of(other);
             self.refused(site, &error)
@@ -398,7 +373,7 @@ impl StreamCore {
         open.extend(
             marked_by.into_iter().filter_map(|id| runtime.stream(id)).filter(|other| !other.is_closed()),
         );
-        let mut place = Ok(self.here());
+        let mut place = Ok(Place::here(self));
         for other in &open {
             // Also after a refusal: each wait hands on marks.
             let next = self.wait_for_stream(site, other);
@@ -416,11 +391,11 @@ impl StreamCore {
         // The newest user of memory is mostly after the ones before it. So many need one edge.
         for other in closed.iter().rev().filter(|other| self.can_wait_for(other)) {
             let end = Use { stream: other.id, ticket: other.issued() };
-            if self.known.lock().covers(end) || edges.first().is_some_and(|from| from.known().covers(end)) {
+            if self.line.knows(end) || edges.first().is_some_and(|from| from.known().covers(end)) {
                 continue;
             }
-            let from = other.snapshot(true, |_| false).map_err(refused)?;
-            self.wait_if_borrowed(site, &from)?;
+            let from = Snapshot::of(other, true, |_| false).map_err(refused)?;
+            wait_if_borrowed(self, site, &from)?;
             edges.push(from);
         }
         let mut state = self.lock(site, false)?;
@@ -434,33 +409,32 @@ impl StreamCore {
             self.submit(&mut state, site, |_| Command::Elided, None, false).map(drop)
         };
         taken.map_err(refused)?;
-        edges.iter().for_each(|from| self.know(&mut state, from));
-        Ok(Place { keeps_marker_due: true, ..Place::at(state.issued, state.stated.clone()) })
+        edges.iter().for_each(|from| self.know(&mut state.tip, from));
+        Ok(Place { keeps_marker_due: true, ..Place::at_tip(&state) })
     }
 
     /// Makes this stream wait for a place on another stream that was noted before.
     pub(crate) fn wait_snapshot(self: &Arc<Self>, site: Site, from: &Snapshot) -> Result<Place> {
         if self.is_captured() || from.capture.is_some() {
-            let there =
-                from.capture.as_ref().map(|capture| capture.upgrade().filter(|there| !there.has_ended()));
-            if let Some(None) = there {
+            let there = from.capture.as_ref();
+            if there.is_some_and(|there| there.has_ended()) {
                 return Err(crate::shared::captured(
                     site,
                     self,
                     "the event was recorded in a capture that has ended; record one after a launch",
                 ));
             }
-            let place = self.wait_captured(site, there.flatten().as_ref(), |_| from.clone())?;
+            let place = self.wait_captured(site, there, |_| from.clone())?;
             if let Some(place) = place {
                 return Ok(place);
             }
         }
-        self.wait_if_borrowed(site, from)?;
+        wait_if_borrowed(self, site, from)?;
         let mut locked = self.lock(site, false)?;
         let state: &mut State = &mut locked;
         let place = (from.used.stream, from.used.ticket, from.version);
-        if self.waited_lately(state, place) && !self.device.runtime.observed.is_closed(from.used.stream) {
-            return Ok(Place::at(state.issued, state.stated.clone()));
+        if state.tip.waited_lately(place) && !self.device.runtime.observed.is_closed(from.used.stream) {
+            return Ok(Place::at_tip(state));
         }
         let place = self.wait_at(state, site, from);
         drop(locked);
@@ -470,7 +444,7 @@ impl StreamCore {
 
 impl ReuseOrder for StreamCore {
     fn after(&self, used: Use) -> bool {
-        self.known.lock().covers(used)
+        self.line.knows(used)
     }
 
     fn finished(&self, used: Use) -> bool {

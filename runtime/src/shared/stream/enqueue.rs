@@ -5,19 +5,21 @@
 // Decision: docs/decisions/0005-check-enter-submit-undo.md
 
 use super::added_edges::{Edges, edges_for, ensure, insert_edges, submit_edges, unordered, warn_of};
+use super::admission::Full;
+use super::backlog::Backlog;
 use super::core::{State, StreamCore};
 use super::launch_blocking::wait_for_launch;
 use super::place::Place;
+use super::refusals::{Leaves, mark_for_everybody, mark_for_followers};
 use super::request::{Build, Request, Terms};
 use super::shape::check_shape;
 use crate::delegation::Locked;
 use crate::order::{
-    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, Mark, OrderMode, Refused, Site,
-    check_and_enter, leaves_a_mark,
+    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, OrderMode, Refused, Site, check_and_enter,
 };
-use crate::shared::{Capture, Operand};
+use crate::shared::{Capture, DeviceShared, Operand, OwnedOperand, Tracked};
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::sync::OwnedSemaphorePermit;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Until};
@@ -81,15 +83,18 @@ impl StreamCore {
     ) -> Result<Place> {
         let mut order = Disjoint::new();
         let disjoint = order::disjoint(request.operands, &mut order).then_some(&order);
-        let (mut entered, mut edges) = (Entered::default(), Edges::default());
+        let mut entered = Entered::default();
+        let mut edges = Edges::default();
         // Declared before the lock is taken, so that it is dropped after the lock is released:
         // returning room wakes the task that waits for it.
         let mut permit = None;
-        let admitted = self.admit(request, disjoint.is_some(), &mut permit);
-        let checked = admitted.and_then(|sink| self.check(request, sink, disjoint, &mut entered, &mut edges));
+        let checked = match self.admit(request, disjoint.is_some(), &mut permit) {
+            Ok(Sink::Stream(state)) => self.check(request, state, disjoint, &mut entered, &mut edges),
+            Ok(Sink::Recording(capture)) => return record(self, &capture, request, command, &mut entered),
+            Err(error) => Err(error),
+        };
         match checked {
-            Ok(Sink::Stream(state)) => self.put(request, state, command, permit, &mut entered, &edges),
-            Ok(Sink::Recording(capture)) => record(self, &capture, request, command, &mut entered),
+            Ok(state) => self.put(request, state, command, permit, &mut entered, &edges),
             Err(error) => Err(self.not_written(request, error)),
         }
     }
@@ -125,24 +130,17 @@ impl StreamCore {
     fn check<'a>(
         &'a self,
         request: &Request<'_>,
-        sink: Sink<'a>,
+        mut state: Locked<'a, State>,
         disjoint: Option<&Disjoint>,
         entered: &mut Entered,
         edges: &mut Edges,
-    ) -> Result<Sink<'a>> {
+    ) -> Result<Locked<'a, State>> {
         let (accesses, runtime) = (request.operands, &*self.device.runtime);
-        let mut state = match sink {
-            Sink::Stream(state) => state,
-            Sink::Recording(capture) => {
-                capture.check(self, request, entered)?;
-                return Ok(Sink::Recording(capture));
-            }
-        };
         loop {
-            let ticket = state.issued + 1;
+            let ticket = state.tip.issued + 1;
             let entry = self.entry(request, &state, &edges.ensured, ticket);
             let needs = match check_and_enter(accesses, disjoint, &entry, entered) {
-                Ok(()) => return Ok(Sink::Stream(state)),
+                Ok(()) => return Ok(state),
                 Err(Refused::Marked(FoundMark { mark, ends_when_seen })) => {
                     let earlier = order::refusal(&mark);
                     return Err(Error::inherited(&request.site.on(&self.label), earlier, ends_when_seen));
@@ -171,7 +169,7 @@ impl StreamCore {
         ensured: &'a Ensured,
         ticket: Ticket,
     ) -> Entry<'a> {
-        let State { stated, marks, .. } = state;
+        let (stated, marks) = (&state.tip.stated, &state.marks);
         let runtime = &*self.device.runtime;
         let asker = Asker { stream: self.id, stated, observed: &runtime.observed, marks, ensured };
         Entry { asker, ticket, site: &request.site, strictness: runtime.mode.strictness() }
@@ -190,14 +188,13 @@ impl StreamCore {
     ) -> Result<Place> {
         let has_edges = !edges.from.is_empty();
         let claims = (self.device.runtime.mode != OrderMode::Deny).then(|| claims(request));
-        let ticket = state.issued + 1;
+        let ticket = state.tip.issued + 1;
         let kept = self.keep(request, permit, ticket);
         let led = if has_edges || request.holds_turn() {
             submit_edges(self, &mut state, request.site, edges, request.terms.take_gate(), kept)
         } else {
             Ok(())
         };
-        let unmarks = entered.unmarks;
         let submitted = match led {
             Ok(()) => {
                 if let Some(after) = request.payload.after.take() {
@@ -207,24 +204,36 @@ impl StreamCore {
             }
             Err(error) => Err(error),
         };
-        if has_edges && state.issued == ticket {
-            edges.from.iter().for_each(|from| self.know(&mut state, from));
+        if has_edges && state.tip.issued == ticket {
+            edges.from.iter().for_each(|from| self.know(&mut state.tip, from));
         }
-        if let Err(error) = submitted {
-            return Err(self.take_back(request, state, ticket, entered, &error));
+        match submitted {
+            Ok(_) => Ok(self.complete(request, state, ticket, entered)),
+            Err(error) => Err(self.take_back(request, state, ticket, entered, &error)),
         }
+    }
+
+    /// Completes an op that was put on the stream, and returns its place.
+    #[inline(always)]
+    fn complete(
+        &self,
+        request: &Request<'_>,
+        mut state: Locked<'_, State>,
+        ticket: Ticket,
+        entered: &Entered,
+    ) -> Place {
         if let Some(backlog) = &mut state.backlog {
-            backlog.note_operands(&self.device, request.operands);
+            note_operands(backlog, &self.device, request.operands);
         }
-        if unmarks {
+        if entered.unmarks {
             order::overwritten(request.operands);
         }
-        let place = Place { keeps_marker_due: true, ..Place::at(ticket, state.stated.clone()) };
+        let place = Place { keeps_marker_due: true, ..Place::at(ticket, state.tip.stated.clone()) };
         drop(state);
         if !entered.findings.is_empty() {
             warn_of(self, request.site, request.operands, &entered.findings);
         }
-        Ok(place)
+        place
     }
 
     /// Keeps what has to stay until the op of `ticket` has run. Returns whether there is anything.
@@ -280,11 +289,7 @@ impl StreamCore {
     /// Takes room for one more op, if this stream limits work in flight.
     #[inline]
     fn permit(self: &Arc<Self>, site: Site) -> Result<Option<OwnedSemaphorePermit>> {
-        let Some((room, most)) = &self.room else { return Ok(None) };
-        if let Some(permit) = super::permits::take_permit(self.id) {
-            return Ok(Some(permit));
-        }
-        room.clone().try_acquire_owned().map(Some).map_err(|_| {
+        self.admission.take_room(self.id).map_err(|Full { in_flight, most }| {
             // The room of an abandoned stream becomes free, and is of no use.
             if let Some(why) = self.progress.timeline.fault() {
                 return self.refused(site, &DriverError::Refused(why.into()));
@@ -293,10 +298,9 @@ impl StreamCore {
             Error::new(
                 ErrorKind::Full,
                 format!(
-                    "{}: the stream allows {most} ops in flight and has {}; await stream.room() and \
-                     enqueue within its permit",
+                    "{}: the stream allows {most} ops in flight and has {in_flight}; await stream.room() \
+                     and enqueue within its permit",
                     site.on(&self.label),
-                    most - room.available_permits()
                 ),
             )
         })
@@ -326,33 +330,30 @@ impl StreamCore {
         }
         let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
         let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
-        if error.kind() == ErrorKind::Fault {
-            // No op reads the memory of a device that has failed. What its op was to write
-            // elsewhere may have changed.
-            written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
+        let everybodys = everybodys || self.device.runtime.mode == OrderMode::Wait;
+        match Leaves::of(&error, !written.is_empty(), everybodys) {
+            Leaves::Nothing => error,
+            Leaves::OnOtherDevices => {
+                written.retain(|operand| !Arc::ptr_eq(&operand.allocation.device, &self.device));
+                mark_for_everybody(self.id, &written, &error);
+                error
+            }
+            Leaves::ForEverybody => {
+                mark_for_everybody(self.id, &written, &error);
+                error
+            }
+            Leaves::ForFollowers if reentry::holds_a_device() => error,
+            Leaves::ForFollowers => {
+                let mut state = self.state.lock();
+                if state.tip.closed {
+                    return error;
+                }
+                let mark = mark_for_followers(self.id, &mut state.marks, &written, &error);
+                self.line.change_version(&mut state.tip);
+                drop(state);
+                error.ending(mark)
+            }
         }
-        if written.is_empty() || !leaves_a_mark(error.kind()) {
-            return error;
-        }
-        if everybodys || self.device.runtime.mode == OrderMode::Wait {
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if reentry::holds_a_device() {
-            return error;
-        }
-        let mut state = self.state.lock();
-        if state.closed {
-            return error;
-        }
-        let mark = state.marks.mark_for(self.id, order::cause(&error));
-        order::mark(&written, &mark, false);
-        state.marks.add(mark.clone());
-        self.change_version(&mut state);
-        drop(state);
-        error.ending(mark)
     }
 
     /// Returns whether an edge from `other` is possible: both are of one runtime.
@@ -372,7 +373,21 @@ fn claims(request: &Request<'_>) -> Box<[Claim]> {
     touched.chain(request.effect.claims().iter().copied()).collect()
 }
 
-/// Records an op that was checked in a capture. The path into a capture is not inlined.
+/// Notes the operands of an op that is in the backlog.
+#[cold]
+fn note_operands(backlog: &mut Backlog, device: &Arc<DeviceShared>, operands: &[Operand<'_>]) {
+    let remembered = |operand: &Operand<'_>| {
+        let Operand { allocation, range, access } = *operand;
+        let allocation: Weak<dyn Tracked> = Arc::downgrade(allocation) as _;
+        OwnedOperand { allocation, range, access }
+    };
+    let devices = operands.iter().map(|operand| &operand.allocation.device);
+    let others = devices.filter(|other| !Arc::ptr_eq(other, device));
+    let others = others.map(|other| (other.id, other.health.clone())).collect();
+    backlog.note_operands(operands.iter().map(remembered).collect(), others);
+}
+
+/// Checks an op that was admitted to a capture, and puts it there. This path is not inlined.
 #[cold]
 fn record(
     core: &Arc<StreamCore>,
@@ -381,8 +396,9 @@ fn record(
     command: impl FnOnce(Ticket) -> Command,
     entered: &mut Entered,
 ) -> Result<Place> {
-    let recorded = capture.put(core, request, command(0), entered);
-    recorded.map_err(|error| core.not_written(request, error))
+    let checked = capture.check(core, request, entered);
+    let put = checked.and_then(|()| capture.put(core, request, command(0), entered));
+    put.map_err(|error| core.not_written(request, error))
 }
 
 /// Enqueuing without operands.

@@ -2,29 +2,82 @@
 //!
 //! It runs on `warpline-pin` and `warpline-submit`. The rules are in `backlog.rs`.
 
-use super::backlog::{After, Backlog, Item, Work};
-use super::coming::Recorded;
+use super::backlog::{After, Backlog, Item, Outcome, Resolved, Work};
+use super::coming::{Recorded, Watched};
 use super::core::{State, StreamCore};
-use super::unwritten::{BacklogOperand, Unwritten};
+use super::refusals::{Leaves, mark_for_everybody, mark_for_followers};
+use super::unwritten::{AliveOperand, BacklogOperand, alive};
 use crate::background;
-use crate::memory::HostEnd;
-use crate::order::{self, Mark, OrderMode, Site, leaves_a_mark};
-use crate::shared::{Allocation, OwnedOperand};
+use crate::order::{OrderMode, Site};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{Command, Copy, CopyKind, DriverError, Error, ErrorKind, Result, Submission, affinity};
+use warpline_driver::{
+    Command, DeviceId, DriverError, Error, ErrorKind, Health, Result, Submission, affinity,
+};
+
+/// A waker that has the stream's backlog handed over.
+struct HandsOver(Arc<StreamCore>);
+
+impl Wake for HandsOver {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let core = self.0.clone();
+        // A driver call of that device may have to wait for room.
+        background::submit(core.device.id, move || hand_over(&core));
+    }
+}
+
+impl State {
+    /// Makes the next submission, and all work behind it, wait for `after`.
+    #[cold]
+    pub(super) fn hold_back(&mut self, core: &StreamCore, after: After) {
+        if self.backlog.is_none() {
+            // Earlier work does not depend on what this work waits for, so awaiting it must not
+            // either.
+            self.write_newest_marker();
+            core.refusals.late.begins();
+        }
+        let new = || Box::new(Backlog::new(core.as_watched(), self.marker_at));
+        let backlog = self.backlog.get_or_insert_with(new);
+        backlog.hold_back(after, || follower(&self.core));
+    }
+
+    /// Returns the waker that has the stream handed over.
+    pub(super) fn follower(&self) -> Option<Waker> {
+        follower(&self.core)
+    }
+
+    /// Returns true if work waits on the host.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| !backlog.is_lost())
+    }
+
+    /// Returns the reason why the stream was abandoned, if it was.
+    #[inline]
+    pub(super) fn ensure_not_lost(&self) -> Result<(), DriverError> {
+        self.backlog.as_ref().map_or(Ok(()), |backlog| backlog.ensure_not_lost())
+    }
+}
+
+fn follower(core: &Weak<StreamCore>) -> Option<Waker> {
+    Some(Waker::from(Arc::new(HandsOver(core.upgrade()?))))
+}
 
 /// Work that is left for after the stream's lock was released.
 #[derive(Default)]
 struct Left {
-    followers: Vec<Arc<StreamCore>>,
+    followers: Vec<Waker>,
     /// Memory whose last holder this may be.
-    memory: Vec<OwnedOperand<Arc<Allocation>>>,
+    memory: Vec<AliveOperand>,
     unseen: Vec<Error>,
     /// Streams that were waited for.
-    streams: Vec<Arc<StreamCore>>,
+    streams: Vec<Watched>,
     /// True if anything was handed over, or found to be lost.
     moved: bool,
     /// The last ticket that the driver has of a stream that was abandoned.
@@ -45,100 +98,106 @@ impl Drop for Abandons {
         }
     }
 }
-
-/// Hands over what is ready on `core`, then on the streams that waited for events there. Runs on
-/// `warpline-pin` or `warpline-submit`.
-pub(crate) fn hand_over(core: Arc<StreamCore>) {
-    let device = core.device.id;
-    let mut cores = vec![core];
-    while let Some(core) = cores.pop() {
-        if core.device.id.backend() == device.backend() {
-            cores.extend(core.hand_over_what_is_ready());
-        } else {
-            // A driver call of that device may have to wait for room.
-            background::submit(core.device.id, move || hand_over(core));
-        }
+/// Hands over what is ready on `core`. Runs on `warpline-pin` or `warpline-submit`.
+pub(crate) fn hand_over(core: &StreamCore) {
+    let mut state = core.state.lock();
+    let Some(mut backlog) = state.backlog.take() else { return };
+    let mut hand_over = HandOver { core, state: &mut state, backlog: &mut backlog, left: Left::default() };
+    hand_over.run();
+    let left = hand_over.left;
+    if left.moved && backlog.is_empty() {
+        core.refusals.late.ends();
     }
+    if !backlog.is_empty() {
+        backlog.watch(|| state.follower());
+    }
+    if !backlog.is_empty() || backlog.is_lost() {
+        state.backlog = Some(backlog);
+    }
+    drop(state);
+    left.finish(core);
 }
 
-impl StreamCore {
-    fn hand_over_what_is_ready(&self) -> Vec<Arc<StreamCore>> {
-        let mut left = Left::default();
-        let mut state = self.state.lock();
-        let Some(mut backlog) = state.backlog.take() else { return Vec::new() };
-        while let Some(item) = backlog.next() {
-            left.moved = true;
-            match item {
-                Item::Marker(ticket) => {
-                    state.raw.signal(ticket);
-                    backlog.marker_at = ticket;
-                }
-                Item::Event(coming) => {
-                    let (event, unwritten) = (state.raw.record(), backlog.unwritten.clone());
-                    left.followers.extend(coming.fill(Recorded { event, unwritten }));
-                }
-                Item::Work(work) => self.hand_over_work(&mut state, &mut backlog, *work, &mut left),
-            }
-        }
-        if left.moved && backlog.queue.is_empty() {
-            self.refusals.late.ends();
-        }
-        if !backlog.queue.is_empty() {
-            backlog.watch(&state.core);
-        }
-        if !backlog.queue.is_empty() || backlog.lost.is_some() {
-            state.backlog = Some(backlog);
-        }
-        drop(state);
-        let Left { followers, memory, unseen, streams, moved, abandoned_after } = left;
+impl Left {
+    /// Does what is left. Called while no lock is held.
+    fn finish(self, core: &StreamCore) {
+        let Left { followers, memory, unseen, streams, moved, abandoned_after } = self;
         if let Some(last) = abandoned_after {
-            let abandons = Arc::new(Abandons(Arc::downgrade(&self.progress.timeline)));
-            self.progress.timeline.keep_until_last(last, abandons);
+            let abandons = Arc::new(Abandons(Arc::downgrade(&core.progress.timeline)));
+            core.progress.timeline.keep_until_last(last, abandons);
         }
         if moved {
             // For those that wait for an event or until nothing is held back, or that wait on a
             // stream that was abandoned just now.
-            self.progress.timeline.wake_all();
-            self.take_turns_for_late_work();
+            core.progress.timeline.wake_all();
+            take_turns_for_late_work(core);
         }
         // Subscribers are notified, and owners of lent memory may be dropped. A panic there must
         // not keep the followers waiting.
         let told = catch_unwind(AssertUnwindSafe(|| {
             drop((memory, streams));
-            unseen.iter().for_each(|error| self.note_unseen(error));
+            unseen.iter().for_each(|error| core.note_unseen(error));
         }));
         if told.is_err() {
             background::detach(warpline_driver::report::drop_panicked);
         }
-        followers
+        followers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A hand-over in progress. The stream's lock is held, and its backlog was taken out.
+struct HandOver<'a> {
+    core: &'a StreamCore,
+    state: &'a mut State,
+    backlog: &'a mut Backlog,
+    left: Left,
+}
+
+impl HandOver<'_> {
+    fn run(&mut self) {
+        while let Some(item) = self.backlog.next() {
+            self.left.moved = true;
+            match item {
+                Item::Marker(ticket) => {
+                    self.state.driver.signal(ticket);
+                    self.backlog.marker_at = ticket;
+                }
+                Item::Event(coming) => {
+                    let (event, unwritten) = (self.state.driver.record(), self.backlog.unwritten.clone());
+                    self.left.followers.extend(coming.fill(Recorded { event, unwritten }));
+                }
+                Item::Work(work) => self.work(*work),
+            }
+        }
     }
 
-    fn hand_over_work(&self, state: &mut State, backlog: &mut Backlog, work: Work, left: &mut Left) {
+    fn work(&mut self, work: Work) {
         let Work { mut submission, after, operands, others } = work;
         let (ticket, site) = (submission.ticket, submission.site);
         // Mostly nothing was left unwritten. The memory is then not held here, so it is free as
         // soon as its last handle is dropped.
-        let known = if backlog.unwritten.is_empty() { Vec::new() } else { alive(&operands) };
+        let known = if self.backlog.unwritten.is_empty() { Vec::new() } else { alive(&operands) };
         let is_wait = submission.command.holds_until().is_some();
-        let ready = match after.map(|after| self.resolve(state, backlog, &mut submission, after, left)) {
+        let ready = match after.map(|after| after.resolve(&mut submission.command)) {
             None => Ok(()),
-            Some(Some(ready)) => ready,
-            Some(None) => return,
+            Some(resolved) => match self.take_over(resolved) {
+                Outcome::Ready => Ok(()),
+                Outcome::Over => return,
+                Outcome::Failed(error) => Err(error),
+                Outcome::Refused(error) => Err(self.core.refused(site, &error)),
+            },
         };
-        let ready = ready.and_then(|()| match backlog.unwritten.read_by(&operands) {
-            Some(piece) => Err(Error::inherited(&site.on(&self.label), &piece.error, piece.ends_when_seen)),
-            None => others.iter().try_for_each(|(device, health)| self.needs(site, *device, health.fault())),
-        });
+        let ready = ready.and_then(|()| self.may_run(site, &operands, &others));
         let mut halfway = false;
         let submitted = match ready {
             Ok(()) => {
                 // SAFETY: as in `StreamCore::submit`, which deferred this submission. The uses
                 // noted for the ticket and `keeps` have been in place since then. A host address
                 // that was missing then is that of a `HostEnd`.
-                let submitted = unsafe { state.raw.submit(submission) };
+                let submitted = unsafe { self.state.driver.submit(submission) };
                 submitted.map_err(|error| {
                     halfway = matches!(error, DriverError::Halfway(_));
-                    self.refused(site, &error)
+                    self.core.refused(site, &error)
                 })
             }
             Err(error) => {
@@ -147,240 +206,160 @@ impl StreamCore {
             }
         };
         match submitted {
-            Ok(()) => backlog.unwritten.overwritten_by(&operands, &known),
-            Err(error) if is_wait => self.give_up_waiting(state, backlog, (site, ticket), &error, left),
+            Ok(()) => self.backlog.unwritten.overwritten_by(&operands, &known),
+            Err(error) if is_wait => self.give_up_waiting(site, ticket, &error),
             Err(error) => {
-                let error = self.mark_late(state, backlog, &operands, error.at(site), halfway, left);
+                let error = self.mark_late(&operands, error.at(site), halfway);
                 let is_fault = error.kind() == ErrorKind::Fault;
-                let unseen = self.refusals.late.refuse(ticket, error);
+                let unseen = self.core.refusals.late.refuse(ticket, error);
                 // A fault concerns every op, and the device reports it.
-                left.unseen.extend(unseen.filter(|_| !is_fault));
-                if !self.device.signalled && !halfway {
-                    self.complete_refused(state, backlog, (site, ticket), left);
+                self.left.unseen.extend(unseen.filter(|_| !is_fault));
+                if !self.core.device.signalled && !halfway {
+                    self.complete_refused(site, ticket);
                 }
             }
         }
-        left.memory.extend(known);
-    }
-
-    /// Completes the command with what it was held back for. Returns the error by which it cannot
-    /// be handed over, or `None` if nothing of it is left for the driver.
-    fn resolve(
-        &self,
-        state: &mut State,
-        backlog: &mut Backlog,
-        submission: &mut Submission,
-        after: After,
-        left: &mut Left,
-    ) -> Option<Result<()>> {
-        let is_edge = matches!(submission.command, Command::Edge(_));
-        Some(match after {
-            After::Memory(staging) => match (staging.0.get(), &mut submission.command) {
-                (Some(Ok(end)), Command::Copy(copy)) => {
-                    set_host_end(copy, *end);
-                    Ok(())
-                }
-                (Some(Ok(end)), Command::StagedCopy(staged)) => {
-                    staged.staging = end.address();
-                    Ok(())
-                }
-                (Some(Err(error)), _) => Err(error.clone()),
-                _ => unreachable!("only copies wait for memory, and this is ready"),
-            },
-            After::Event(coming) => {
-                let Recorded { event, unwritten } = coming.get();
-                match (event, &mut submission.command) {
-                    (Ok(event), Command::Wait(point) | Command::Edge(point)) => {
-                        self.take_over(state, backlog, &unwritten, is_edge);
-                        point.event = event;
-                        Ok(())
-                    }
-                    (Err(error), _) => Err(self.refused(submission.site, &error)),
-                    _ => unreachable!("only waits wait for events"),
-                }
-            }
-            After::Marks { coming, stated } => {
-                self.take_over(state, backlog, &coming.get().unwritten, !stated);
-                return None;
-            }
-            After::Elsewhere(place) => {
-                let outcome = place.outcome().expect("only items that are ready are handed over");
-                if let (Ok(()), Some(coming)) = (&outcome, &place.coming) {
-                    // It does not matter here whether the driver could record the event.
-                    self.take_over(state, backlog, &coming.get().unwritten, is_edge);
-                }
-                left.streams.push(place.stream);
-                // Nothing is left to wait for, and this driver does not know that timeline.
-                submission.command = Command::Elided;
-                if is_edge && outcome.is_ok() {
-                    return None;
-                }
-                outcome
-            }
-        })
+        self.left.memory.extend(known);
     }
 
     /// Notes what late refusals before an awaited place left unwritten. A stated wait takes over
-    /// their marks too.
-    fn take_over(&self, state: &mut State, backlog: &mut Backlog, unwritten: &Unwritten, is_edge: bool) {
-        backlog.unwritten.merge(unwritten);
-        // A closed stream carries no marks.
-        if !is_edge && !state.closed && state.marks.merge(&unwritten.marks) {
-            self.change_version(state);
+    /// their marks too, unless the stream is closed, which carries none.
+    fn take_over(&mut self, resolved: Resolved) -> Outcome {
+        let Resolved { unwritten, stated, stream, outcome } = resolved;
+        if let Some(unwritten) = unwritten {
+            self.backlog.unwritten.merge(&unwritten);
+            if stated && !self.state.tip.closed && self.state.marks.merge(&unwritten.marks) {
+                self.core.line.change_version(&mut self.state.tip);
+            }
         }
+        self.left.streams.extend(stream);
+        outcome
     }
 
-    /// Notifies a device that runs in turns of the work that it has just got.
-    fn take_turns_for_late_work(&self) {
-        if !self.device.runs_in_turns {
-            return;
+    /// Refuses work that would read bytes that were not written, or that uses a failed device.
+    fn may_run(
+        &self,
+        site: Site,
+        operands: &[BacklogOperand],
+        others: &[(DeviceId, Arc<Health>)],
+    ) -> Result<()> {
+        if let Some(piece) = self.backlog.unwritten.read_by(operands) {
+            return Err(Error::inherited(&site.on(&self.core.label), &piece.error, piece.ends_when_seen));
         }
-        self.device.driver.after_submit();
-        if self.device.runtime.is_shut_down() {
-            // No poll might come any more. The work may be code of the user, which this thread must
-            // not call.
-            let driver = self.device.driver.clone();
-            let turns = std::thread::Builder::new().name("warpline-turns".into());
-            let started = turns.spawn(move || {
-                affinity::follow_main_thread();
-                while driver.turn() {}
-            });
-            drop(started);
-        }
+        others.iter().try_for_each(|(device, health)| self.core.needs(site, *device, health.fault()))
     }
 
     /// Marks what a late refusal left unwritten. Returns the error that ends the mark when it is
     /// looked at.
     #[cold]
-    fn mark_late(
-        &self,
-        state: &mut State,
-        backlog: &mut Backlog,
-        operands: &[BacklogOperand],
-        error: Error,
-        halfway: bool,
-        left: &mut Left,
-    ) -> Error {
-        let is_written = |operand: &BacklogOperand| operand.access.writes() && !operand.range.is_empty();
-        let not_written: Vec<_> = operands.iter().filter(|operand| is_written(operand)).cloned().collect();
+    fn mark_late(&mut self, operands: &[BacklogOperand], error: Error, halfway: bool) -> Error {
+        let not_written: Vec<_> = operands.iter().filter(|operand| operand.is_written()).cloned().collect();
         let with_handles = alive(&not_written);
-        left.memory.extend(with_handles.iter().cloned());
+        self.left.memory.extend(with_handles.iter().cloned());
         let mut written: Vec<_> = with_handles.iter().collect();
-        if error.kind() == ErrorKind::Fault {
-            // No op reads the memory of a device that has failed: see `StreamCore::mark`.
-            written.retain(|touch| !Arc::ptr_eq(&touch.allocation.device, &self.device));
-            order::mark(&written, &Mark::new(self.id, order::cause(&error)), true);
-            return error;
-        }
-        if not_written.is_empty() || !leaves_a_mark(error.kind()) {
-            return error;
-        }
+        let (core, unwritten) = (self.core, &mut self.backlog.unwritten);
         // A closed stream carries no marks.
-        let everybodys = halfway || self.is_closed() || self.device.runtime.mode == OrderMode::Wait;
-        backlog.unwritten.add(&not_written.iter().collect::<Vec<_>>(), &error, !everybodys);
-        if everybodys {
-            let mark = Mark::new(self.id, order::cause(&error));
-            order::mark(&written, &mark, true);
-            backlog.unwritten.add_mark(mark);
-            return error;
+        let everybodys = halfway || core.is_closed() || core.device.runtime.mode == OrderMode::Wait;
+        let leaves = Leaves::of(&error, !not_written.is_empty(), everybodys);
+        if matches!(leaves, Leaves::ForEverybody | Leaves::ForFollowers) {
+            unwritten.add(&not_written, &error, !everybodys);
         }
-        let mark = state.marks.mark_for(self.id, order::cause(&error));
-        order::mark(&written, &mark, false);
-        state.marks.add(mark.clone());
-        backlog.unwritten.add_mark(mark.clone());
-        self.change_version(state);
-        error.ending(mark)
+        match leaves {
+            Leaves::Nothing => error,
+            Leaves::OnOtherDevices => {
+                written.retain(|operand| operand.allocation.device() != core.device.id);
+                mark_for_everybody(core.id, &written, &error);
+                error
+            }
+            Leaves::ForEverybody => {
+                unwritten.add_mark(mark_for_everybody(core.id, &written, &error));
+                error
+            }
+            Leaves::ForFollowers => {
+                let mark = mark_for_followers(core.id, &mut self.state.marks, &written, &error);
+                unwritten.add_mark(mark.clone());
+                core.line.change_version(&mut self.state.tip);
+                error.ending(mark)
+            }
+        }
     }
 
     /// Makes a device that completes each op reach the ticket of an op that it refused (rule 5).
     #[cold]
-    fn complete_refused(
-        &self,
-        state: &mut State,
-        backlog: &mut Backlog,
-        of: (Site, Ticket),
-        left: &mut Left,
-    ) {
-        let submission = Submission { ticket: of.1, site: of.0, command: Command::Elided, claims: None };
+    fn complete_refused(&mut self, site: Site, ticket: Ticket) {
+        let submission = Submission { ticket, site, command: Command::Elided, claims: None };
         // SAFETY: the command names no address.
-        let submitted = unsafe { state.raw.submit(submission) };
+        let submitted = unsafe { self.state.driver.submit(submission) };
         if let Err(error) = submitted
-            && self.device.health.fault().is_none()
+            && self.core.device.health.fault().is_none()
         {
-            let error = self.refused(of.0, &error);
-            self.give_up_waiting(state, backlog, of, &error, left);
+            let error = self.core.refused(site, &error);
+            self.give_up_waiting(site, ticket, &error);
         }
     }
 
-    /// Abandons the stream after a wait that could not be handed over (rule 6). The driver has
-    /// everything before the ticket of `of`, and nothing from there on.
+    /// Abandons the stream after the wait of `ticket` could not be handed over (rule 6). The driver
+    /// has everything before it, and nothing from there on.
     #[cold]
-    fn give_up_waiting(
-        &self,
-        state: &mut State,
-        backlog: &mut Backlog,
-        of: (Site, Ticket),
-        error: &Error,
-        left: &mut Left,
-    ) {
-        let (site, last) = (of.0, of.1 - 1);
-        if self.device.signalled && backlog.marker_at < last {
-            state.raw.signal(last);
+    fn give_up_waiting(&mut self, site: Site, ticket: Ticket, error: &Error) {
+        let (core, last) = (self.core, ticket - 1);
+        if core.device.signalled && self.backlog.marker_at < last {
+            self.state.driver.signal(last);
         }
-        left.abandoned_after = Some(last);
+        self.left.abandoned_after = Some(last);
         let text = format!(
             "stream \"{}\" of {} was abandoned: {site}, which later work relies on, could not be \
              enqueued: {error}; use another stream",
-            self.label, self.device.id
+            core.label, core.device.id
         );
         let kind = match error.kind() {
             kind @ (ErrorKind::Fault | ErrorKind::ShutDown) => kind,
             _ => ErrorKind::Driver,
         };
         let error = Error::new(kind, text).caused_like(error);
-        let mark = Mark::new(self.id, order::cause(&error));
-        for item in backlog.queue.drain(..) {
+        let why = || DriverError::Refused((&error).into());
+        let unwritten = self.backlog.unwritten.clone();
+        for item in self.backlog.lose(why()) {
             match item {
                 Item::Work(work) => {
                     // The mark is for everybody: the stream counts as finished once it is idle, and
                     // other streams continue.
                     let operands = alive(&work.operands);
-                    let writes = |operand: &&OwnedOperand<Arc<Allocation>>| {
-                        operand.access.writes() && !operand.range.is_empty()
-                    };
-                    order::mark(&operands.iter().filter(writes).collect::<Vec<_>>(), &mark, true);
-                    left.memory.extend(operands);
+                    let written: Vec<_> = operands.iter().filter(|operand| operand.is_written()).collect();
+                    mark_for_everybody(core.id, &written, &error);
+                    self.left.memory.extend(operands);
                     if let Some(After::Elsewhere(place)) = work.after {
-                        left.streams.push(place.stream);
+                        self.left.streams.push(place.stream);
                     }
                     work.submission.command.drop_elsewhere();
                 }
                 Item::Event(coming) => {
-                    let (event, unwritten) =
-                        (Err(DriverError::Refused((&error).into())), backlog.unwritten.clone());
-                    left.followers.extend(coming.fill(Recorded { event, unwritten }));
+                    let recorded = Recorded { event: Err(why()), unwritten: unwritten.clone() };
+                    self.left.followers.extend(coming.fill(recorded));
                 }
                 Item::Marker(_) => {}
             }
         }
-        backlog.lost = Some(DriverError::Refused((&error).into()));
-        left.unseen.push(error.clone());
-        self.progress.timeline.give_up(error);
+        self.left.unseen.push(error.clone());
+        core.progress.timeline.give_up(error);
     }
 }
 
-/// Returns the operands whose memory still exists.
-fn alive(operands: &[BacklogOperand]) -> Vec<OwnedOperand<Arc<Allocation>>> {
-    let alive = |OwnedOperand { allocation, range, access }: &BacklogOperand| {
-        Some(OwnedOperand { allocation: allocation.upgrade()?, range: *range, access: *access })
-    };
-    operands.iter().filter_map(alive).collect()
-}
-
-fn set_host_end(copy: &mut Copy, end: HostEnd) {
-    match copy.kind {
-        CopyKind::HostToDevice => copy.src = end.address(),
-        CopyKind::DeviceToHost => copy.dst = end.address(),
-        CopyKind::DeviceToDevice | CopyKind::Peer { .. } => unreachable!("neither end is the host's"),
+/// Notifies a device that runs in turns of the work that it has just got.
+fn take_turns_for_late_work(core: &StreamCore) {
+    if !core.device.runs_in_turns {
+        return;
+    }
+    core.device.driver.after_submit();
+    if core.device.runtime.is_shut_down() {
+        // No poll might come any more. The work may be code of the user, which this thread must
+        // not call.
+        let driver = core.device.driver.clone();
+        let turns = std::thread::Builder::new().name("warpline-turns".into());
+        let started = turns.spawn(move || {
+            affinity::follow_main_thread();
+            while driver.turn() {}
+        });
+        drop(started);
     }
 }

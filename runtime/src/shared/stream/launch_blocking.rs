@@ -25,8 +25,8 @@
 //! waited for in vain, on every device.
 
 use super::core::StreamCore;
+use super::host_waits::block_until;
 use super::request::Request;
-use super::turns::block_until;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Result, reentry};
 
@@ -46,7 +46,7 @@ pub(super) fn wait_for_launch(core: &StreamCore, request: &Request<'_>, ticket: 
     if core.device.runs_in_turns {
         while !has_run() && core.fault().is_none() && core.device.runtime.turn() {}
     } else {
-        block_until(core, ticket, || has_run() || core.fault().is_some());
+        block_until(core, &core.progress.timeline, ticket, || has_run() || core.fault().is_some());
     }
     // The op may have run just before the device failed: read the fault first.
     let fault = core.fault().cloned();

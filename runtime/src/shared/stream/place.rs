@@ -12,11 +12,11 @@
 use super::coming::Coming;
 use super::core::{State, StreamCore};
 use crate::order::{Clock, Marks, Site, Use};
-use crate::shared::Capture;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use crate::shared::CaptureToken;
+use crate::shared::panics::{Concern, Epoch, Reached};
+use std::sync::Arc;
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{DeviceId, DriverError, DriverEvent, Result};
+use warpline_driver::{DeviceId, DriverError, DriverEvent, Error, Result};
 
 /// A place on a stream, with the order before it.
 #[derive(Clone)]
@@ -41,6 +41,41 @@ impl Place {
     pub(crate) fn captured(number: Ticket) -> Self {
         Place { captured: true, ..Place::at(number, Clock::default()) }
     }
+
+    /// Returns where the stream stands, for a caller that has its lock.
+    #[inline]
+    pub(super) fn at_tip(state: &State) -> Self {
+        Place::at(state.tip.issued, state.tip.stated.clone())
+    }
+
+    /// Returns where the stream stands, for an await of everything so far.
+    pub(crate) fn here(core: &StreamCore) -> Self {
+        let mut state = core.state.lock();
+        core.line.forget_observed(&mut state.tip);
+        core.progress.stand_at(state.tip.issued);
+        Place::at_tip(&state)
+    }
+
+    /// Returns the error of a place on `core` that comes after a host function that panicked.
+    #[inline]
+    pub(crate) fn panic_before(&self, core: &StreamCore, epoch: Epoch, concern: Concern) -> Option<Error> {
+        let Place { ticket, clock, .. } = self;
+        let reached = Reached { ticket: *ticket, clock, epoch, concern };
+        core.device.runtime.panics.before(core.id, &core.label, &reached)
+    }
+
+    /// Notes that the host has seen `core` pass this place.
+    #[inline]
+    pub(crate) fn observe(&self, core: &StreamCore) {
+        let used = Use { stream: core.id, ticket: self.ticket };
+        let observed = &core.device.runtime.observed;
+        // A stream that is gone counts as covered. What it had waited for is not observed by that.
+        if !observed.covers(used) || core.is_closed() || core.line.is_unobserved(&self.clock) {
+            observed.observe(used, &self.clock);
+            // After that, since a ticket can be covered before all that is before it.
+            core.line.note_observed(self.ticket);
+        }
+    }
 }
 
 /// Everything a wait needs to know about the other stream.
@@ -59,12 +94,85 @@ pub(crate) struct Snapshot {
     pub(crate) coming: Option<Arc<Coming>>,
     /// The capture that the place is in, which may have ended. Stream, ticket and clock are then
     /// those of the capture.
-    pub(crate) capture: Option<Weak<Capture>>,
+    pub(crate) capture: Option<Arc<CaptureToken>>,
 }
 
 impl Snapshot {
     pub(crate) fn known(&self) -> &Clock {
         self.known.as_ref().unwrap_or(&self.stated)
+    }
+
+    /// Returns where `core` stands, for other streams to wait for. The driver records an event if
+    /// those streams wait `by_event`, unless `implied` returns that they need not wait.
+    pub(crate) fn of(
+        core: &StreamCore,
+        by_event: bool,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Self, DriverError> {
+        Self::under(core, &mut core.state.lock(), by_event, implied)
+    }
+
+    /// Like [`of`](Self::of), for callers that may also await the result.
+    pub(crate) fn to_await(
+        core: &StreamCore,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Self, DriverError> {
+        let mut state = core.state.lock();
+        core.progress.stand_at(state.tip.issued);
+        Self::under(core, &mut state, true, implied)
+    }
+
+    /// Returns where `core` stands, after waiting for foreign work that is being enqueued.
+    ///
+    /// # Errors
+    /// The errors of [`wait_for_turn`](StreamCore::wait_for_turn), and those of the driver.
+    #[cold]
+    pub(super) fn behind_foreign_work(core: &StreamCore, site: Site) -> Result<Self> {
+        let mut state = core.wait_for_turn(core.state.lock(), site)?;
+        Self::under(core, &mut state, true, |_| false).map_err(|error| core.refused(site, &error))
+    }
+
+    fn under(
+        core: &StreamCore,
+        state: &mut State,
+        by_event: bool,
+        implied: impl FnOnce(Use) -> bool,
+    ) -> Result<Self, DriverError> {
+        // A place noted during foreign work stands before it, because it is not known how much of
+        // that work is on the stream yet.
+        let before_foreign = state.foreign.as_ref().and_then(|foreign| foreign.newest_before());
+        let ticket = before_foreign.unwrap_or(state.tip.issued);
+        let used = Use { stream: core.id, ticket };
+        // Edges that the runtime added before foreign work are behind that place.
+        let known = if before_foreign.is_some() { None } else { core.line.known_beyond(&state.tip) };
+        // `implied` takes a lock, so it is not asked about a place that no clock can have.
+        let is_new = core.line.see(ticket, &mut state.tip);
+        let (mut event, mut coming) = (None, None);
+        // A wait hands on marks, also if its order holds already, and the backlog may leave some.
+        let may_mark = state.has_backlog();
+        if may_mark || !core.progress.timeline.reached(used.ticket) && (is_new || !implied(used)) {
+            if !by_event && core.device.signalled && state.foreign.is_none() {
+                // Now, since a marker behind later work would make the waiter wait for that too.
+                state.write_newest_marker();
+            }
+            match &mut state.backlog {
+                Some(backlog) => coming = Some(backlog.record()?),
+                None if by_event => event = state.driver.record()?,
+                None => {}
+            }
+        }
+        Ok(Snapshot {
+            timeline: core.progress.timeline.clone(),
+            device: core.device.id,
+            used,
+            version: core.line.version(),
+            stated: state.tip.stated.clone(),
+            known,
+            marks: state.marks.clone(),
+            event,
+            coming,
+            capture: None,
+        })
     }
 
     /// Returns the same place, with its event if that was recorded meanwhile. What was left
@@ -82,91 +190,5 @@ impl Snapshot {
     /// Returns true if it is known what the work before the place left unwritten.
     pub(super) fn is_told(&self) -> bool {
         self.coming.as_ref().is_none_or(|coming| coming.is_recorded())
-    }
-}
-
-impl StreamCore {
-    /// Returns where the stream stands, after waiting for foreign work that is being enqueued.
-    ///
-    /// # Errors
-    /// The errors of [`wait_for_turn`](Self::wait_for_turn), and those of the driver.
-    #[cold]
-    pub(super) fn snapshot_behind_turns(&self, site: Site) -> Result<Snapshot> {
-        let mut state = self.wait_for_turn(self.state.lock(), site)?;
-        self.snapshot_at(&mut state, true, |_| false).map_err(|error| self.refused(site, &error))
-    }
-
-    /// Returns where the stream stands, for an await of everything so far.
-    pub(crate) fn here(&self) -> Place {
-        let mut state = self.state.lock();
-        self.forget_observed(&mut state);
-        self.progress.stand_at(state.issued);
-        Place::at(state.issued, state.stated.clone())
-    }
-
-    /// Returns where the stream stands, for other streams to wait for. The driver records an event
-    /// if those streams wait `by_event`, unless `implied` returns that they need not wait.
-    pub(crate) fn snapshot(
-        &self,
-        by_event: bool,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
-        self.snapshot_at(&mut self.state.lock(), by_event, implied)
-    }
-
-    /// Like [`snapshot`](Self::snapshot), for callers that may also await the result.
-    pub(crate) fn snapshot_to_await(
-        &self,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
-        let mut state = self.state.lock();
-        self.progress.stand_at(state.issued);
-        self.snapshot_at(&mut state, true, implied)
-    }
-
-    fn snapshot_at(
-        &self,
-        state: &mut State,
-        by_event: bool,
-        implied: impl FnOnce(Use) -> bool,
-    ) -> Result<Snapshot, DriverError> {
-        // A place noted during foreign work stands before it, because it is not known how much of
-        // that work is on the stream yet.
-        let ticket = if state.foreign_from == 0 { state.issued } else { state.foreign_from - 1 };
-        let used = Use { stream: self.id, ticket };
-        // Edges that the runtime added before foreign work are behind that place.
-        let knows_more = state.knows_more && state.foreign_from == 0;
-        let known = knows_more.then(|| self.known.lock().clone());
-        // `implied` takes a lock, so it is not asked about a place that no clock can have.
-        let is_new = self.seen_at() < ticket;
-        if is_new {
-            self.seen_at.store(ticket, Ordering::Relaxed);
-        }
-        let (mut event, mut coming) = (None, None);
-        // A wait hands on marks, also if its order holds already, and the backlog may leave some.
-        let may_mark = state.has_backlog();
-        if may_mark || !self.progress.timeline.reached(used.ticket) && (is_new || !implied(used)) {
-            if !by_event && self.device.signalled && state.foreign.is_none() {
-                // Now, since a marker behind later work would make the waiter wait for that too.
-                state.write_newest_marker();
-            }
-            match &mut state.backlog {
-                Some(backlog) => coming = Some(backlog.record(&state.core)?),
-                None if by_event => event = state.raw.record()?,
-                None => {}
-            }
-        }
-        Ok(Snapshot {
-            timeline: self.progress.timeline.clone(),
-            device: self.device.id,
-            used,
-            version: self.version(),
-            stated: state.stated.clone(),
-            known,
-            marks: state.marks.clone(),
-            event,
-            coming,
-            capture: None,
-        })
     }
 }

@@ -9,9 +9,11 @@ use warpline_driver::timeline::{Ticket, Timeline};
 /// The progress of a stream, for threads that do not have its lock.
 #[repr(C)]
 pub(crate) struct Progress {
-    /// The stream at the driver, for calls that need no lock.
+    /// The stream at the driver.
     driver: Arc<dyn DriverStream>,
     pub(crate) timeline: Arc<Timeline>,
+    /// The newest ticket. Written under the stream's lock.
+    issued: AtomicU64,
     /// True on a device that needs markers. The tickets below are kept only there.
     is_signalled: bool,
     /// The newest ticket that a `Pending` was made for.
@@ -24,8 +26,25 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(super) fn new(driver: Arc<dyn DriverStream>, timeline: Arc<Timeline>, is_signalled: bool) -> Self {
-        let [awaited, passed_on, stood_at] = [(); 3].map(|()| AtomicU64::new(0));
-        Progress { driver, timeline, is_signalled, awaited, passed_on, stood_at }
+        let [issued, awaited, passed_on, stood_at] = [(); 4].map(|()| AtomicU64::new(0));
+        Progress { driver, timeline, issued, is_signalled, awaited, passed_on, stood_at }
+    }
+
+    /// Returns the stream at the driver, which takes work only under the stream's lock.
+    #[inline]
+    pub(super) fn driver(&self) -> &dyn DriverStream {
+        &*self.driver
+    }
+
+    #[inline]
+    pub(super) fn issued(&self) -> Ticket {
+        self.issued.load(Ordering::Acquire)
+    }
+
+    /// Notes that this ticket was issued. The caller has the stream's lock.
+    #[inline]
+    pub(super) fn note_issued(&self, ticket: Ticket) {
+        self.issued.store(ticket, Ordering::Release);
     }
 
     /// Waits busily for a ticket, for as long as the driver finds that worth its while. Returns

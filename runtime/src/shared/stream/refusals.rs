@@ -2,10 +2,57 @@
 //! `Pending`s that fail with them, and those that no caller received.
 
 use super::late::Late;
+use crate::order::{self, Access, Mark, Marks, StreamId, leaves_a_mark};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use warpline_driver::Error;
+use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
+use warpline_driver::{Error, ErrorKind};
+
+/// The marks that a refusal leaves on what it did not write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    Nothing,
+    /// A mark for everybody on the memory of other devices: no op reads that of a failed device.
+    OnOtherDevices,
+    /// A mark for everybody, since the bytes may have changed or the order may not be stated.
+    ForEverybody,
+    /// A mark that the stream carries, for those that are ordered after it.
+    ForFollowers,
+}
+
+impl Leaves {
+    /// Returns what the refusal `error` leaves on the bytes that were to be written, if there are
+    /// any. `everybodys`: true if no op may read those bytes.
+    pub(super) fn of(error: &Error, writes_any: bool, everybodys: bool) -> Self {
+        match error.kind() {
+            ErrorKind::Fault => Leaves::OnOtherDevices,
+            kind if !writes_any || !leaves_a_mark(kind) => Leaves::Nothing,
+            _ if everybodys => Leaves::ForEverybody,
+            _ => Leaves::ForFollowers,
+        }
+    }
+}
+
+/// Marks bytes that a refusal on this stream left unwritten, for everybody.
+pub(super) fn mark_for_everybody<A: Access>(stream: StreamId, written: &[&A], error: &Error) -> Arc<Mark> {
+    let mark = Mark::new(stream, order::cause(error));
+    order::mark(written, &mark, true);
+    mark
+}
+
+/// Marks bytes that a refusal on this stream left unwritten with a mark that the stream carries.
+pub(super) fn mark_for_followers<A: Access>(
+    stream: StreamId,
+    carried: &mut Marks,
+    written: &[&A],
+    error: &Error,
+) -> Arc<Mark> {
+    let mark = carried.mark_for(stream, order::cause(error));
+    order::mark(written, &mark, false);
+    carried.add(mark.clone());
+    mark
+}
 
 /// The maximum number of errors that a stream keeps for `synchronize`, whose docs state it.
 const MOST_UNSEEN: usize = 64;
@@ -79,6 +126,17 @@ mod tests {
         refusals.keep_unseen(&error(0));
         refusals.forget_unseen();
         assert!(refusals.take_unseen().is_none());
+    }
+
+    #[test]
+    fn a_refusal_leaves_a_mark_unless_nothing_was_to_be_written_or_its_kind_leaves_none() {
+        let [full, fault] = [ErrorKind::Full, ErrorKind::Fault].map(|kind| Error::new(kind, "test"));
+        assert_eq!(Leaves::of(&full, true, false), Leaves::ForFollowers);
+        assert_eq!(Leaves::of(&full, true, true), Leaves::ForEverybody);
+        assert_eq!(Leaves::of(&full, false, true), Leaves::Nothing);
+        assert_eq!(Leaves::of(&fault, false, false), Leaves::OnOtherDevices);
+        let shut_down = Error::new(ErrorKind::ShutDown, "test");
+        assert_eq!(Leaves::of(&shut_down, true, true), Leaves::Nothing);
     }
 
     #[test]

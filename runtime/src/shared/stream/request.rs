@@ -87,11 +87,21 @@ pub(crate) struct Payload {
 impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn new(kind: &'static str, site: Site, operands: &'a [Operand<'a>]) -> Self {
+        Self::with_effect(kind, site, operands, Effect::Apart)
+    }
+
+    #[inline]
+    pub(crate) fn with_effect(
+        kind: &'static str,
+        site: Site,
+        operands: &'a [Operand<'a>],
+        effect: Effect<'a>,
+    ) -> Self {
         Request {
             kind,
             site,
             operands,
-            effect: Effect::Apart,
+            effect,
             reach: Reach::Own,
             terms: Terms::Usual,
             payload: Payload::default(),
@@ -101,11 +111,6 @@ impl<'a> Request<'a> {
     pub(crate) fn keeping(mut self, keep: Keep) -> Self {
         self.payload.keep = Some(keep);
         self
-    }
-
-    #[inline]
-    pub(crate) fn with_effect(self, effect: Effect<'a>) -> Self {
-        Request { effect, ..self }
     }
 
     pub(crate) fn with_reach(self, reach: Reach) -> Self {

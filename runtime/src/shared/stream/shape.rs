@@ -11,7 +11,7 @@ use warpline_driver::{DeviceId, Error, ErrorKind, Result};
 const MAX_OPERANDS: usize = 255;
 
 /// Checks the shape of an op. `disjoint`: true if its operands are known to be apart.
-#[inline]
+#[inline(always)]
 pub(super) fn check_shape(core: &StreamCore, request: &Request<'_>, disjoint: bool) -> Result<()> {
     let accesses = request.operands;
     for operand in accesses {

@@ -5,7 +5,7 @@
 //! passes the bytes on, also to waiting streams, until something overwrites them.
 
 use crate::order::{self, ByteRange, Mark, Marks};
-use crate::shared::{Allocation, OwnedOperand};
+use crate::shared::{OwnedOperand, Tracked};
 use std::sync::{Arc, Weak};
 use warpline_driver::Error;
 use warpline_driver::internal::ErrorParts;
@@ -21,11 +21,22 @@ pub(super) struct Unwritten {
 ///
 /// Its memory may have no handle any more: a temporary of an op that consists of several. It still
 /// has its identity, since a `Weak` keeps the address from being used again.
-pub(super) type BacklogOperand = OwnedOperand<Weak<Allocation>>;
+pub(super) type BacklogOperand = OwnedOperand<Weak<dyn Tracked>>;
+
+/// An operand whose memory still exists.
+pub(super) type AliveOperand = OwnedOperand<Arc<dyn Tracked>>;
+
+/// Returns the operands whose memory still exists.
+pub(super) fn alive(operands: &[BacklogOperand]) -> Vec<AliveOperand> {
+    let alive = |OwnedOperand { allocation, range, access }: &BacklogOperand| {
+        Some(OwnedOperand { allocation: allocation.upgrade()?, range: *range, access: *access })
+    };
+    operands.iter().filter_map(alive).collect()
+}
 
 #[derive(Clone)]
 pub(super) struct Piece {
-    allocation: Weak<Allocation>,
+    allocation: Weak<dyn Tracked>,
     range: ByteRange,
     pub(super) error: Error,
     /// True if the bytes may be read once the program has seen the error.
@@ -44,7 +55,7 @@ impl Unwritten {
     }
 
     /// Adds the bytes that an op refused with `error` would have written.
-    pub(crate) fn add(&mut self, written: &[&BacklogOperand], error: &Error, ends_when_seen: bool) {
+    pub(crate) fn add(&mut self, written: &[BacklogOperand], error: &Error, ends_when_seen: bool) {
         self.pieces.extend(written.iter().map(|operand| Piece {
             allocation: operand.allocation.clone(),
             range: operand.range,
@@ -68,11 +79,7 @@ impl Unwritten {
 
     /// Removes the bytes that an op with these operands overwrites, once it was handed over.
     /// `alive` are those whose memory still has a handle.
-    pub(super) fn overwritten_by(
-        &mut self,
-        operands: &[BacklogOperand],
-        alive: &[OwnedOperand<Arc<Allocation>>],
-    ) {
+    pub(super) fn overwritten_by(&mut self, operands: &[BacklogOperand], alive: &[AliveOperand]) {
         if self.pieces.is_empty() {
             return;
         }
