@@ -2,17 +2,26 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `core` | what a stream is; its lock |
-//! | `admission` | the conditions for enqueuing |
+//! The parts of a stream, each with a struct of its own that knows nothing of the stream:
+//!
+//! | file | part |
+//! |---|---|
+//! | `core` | what a stream is: its parts and its one lock; opening and closing it |
+//! | `line` | tickets and clocks |
+//! | `progress`, `markers` | how far the device is, and the markers that make it say so |
+//! | `admission`, `permits`, `foreign_turns` | whether the stream takes work: closed, captured, room, foreign work |
+//! | `backlog`, `coming`, `unwritten` | work that waits on the host, events behind it, and bytes that it did not write |
+//! | `refusals`, `late` | errors that the program has to hear of, and the marks that they leave |
+//!
+//! What is done with them:
+//!
+//! | file | idea |
+//! |---|---|
 //! | `request`, `shape` | an op that is about to be enqueued |
-//! | `enqueue`, `added_edges` | from a request to a ticket |
+//! | `enqueue`, `added_edges` | from a request to a ticket: admit, check, put |
 //! | `edges`, `place` | waits on the device, and points on the timeline |
-//! | `progress`, `markers` | the progress of a stream, and the markers behind its work |
-//! | `refusals`, `late` | errors that the program has to hear of |
-//! | `backlog`, `hand_over`, `coming` | work that waits on the host, and events behind it |
-//! | `unwritten` | bytes that work of the backlog did not write |
+//! | `hand_over`, `host_waits` | from the backlog to the driver, and waiting for that |
 //! | `captured` | streams that a capture records |
-//! | `foreign_turns`, `permits`, `turns` | waiting for something other than a ticket |
 //! | `launch_blocking` | waiting for each op, for debugging |
 
 mod added_edges;
