@@ -28,8 +28,9 @@
 //! twice as many thread switches, and less of the time was saved.
 // Decision: docs/decisions/0050-reader-never-waits-on-a-blocking-thread.md
 
-use super::loader::{Plan, Source};
-use super::reader::{Host, Loaded, Reader};
+use super::host::Host;
+use super::plan::{Plan, Source};
+use super::reader::{Loaded, Reader};
 use super::sample::Sample;
 use super::workers::Workers;
 use std::cell::{Cell, RefCell};

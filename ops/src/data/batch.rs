@@ -2,8 +2,9 @@
 // Decision: docs/decisions/0047-loaded-batches-are-freshly-allocated.md
 
 use super::collate::BatchPlace;
-use super::loader::Plan;
-use super::reader::{Host, Read};
+use super::host::Host;
+use super::plan::Plan;
+use super::reader::Read;
 use super::sample::{Sample, TensorSample};
 use std::task::{Context, Poll, ready};
 use warpline_runtime::{Event, Result};

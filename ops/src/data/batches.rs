@@ -3,7 +3,7 @@
 
 use super::ahead::Ahead;
 use super::batch::{Batch, Sent, send};
-use super::loader::Plan;
+use super::plan::Plan;
 use super::reader::Loaded;
 use super::sample::Sample;
 use futures::future::BoxFuture;

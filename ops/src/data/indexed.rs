@@ -6,8 +6,8 @@
 
 use super::collate::BatchPlace;
 use super::dataset::Dataset;
-use super::loader::Plan;
-use super::reader::{Host, Stop, caught, no_batch};
+use super::host::{Host, Stop, caught, no_batch};
+use super::plan::Plan;
 use super::sample::Sample;
 use super::sampler::{Indices, Sampler};
 use std::ops::Range;
@@ -116,7 +116,7 @@ impl<S: Sample> Order<S> {
             }
             if self.batches == 0 {
                 let name = format!("the sampler's order of {}", self.indexed.dataset.name());
-                return Err(no_batch(&self.plan, number, &name, rows));
+                return Err(no_batch(number, &name, rows, self.plan.batch_size));
             }
         }
     }

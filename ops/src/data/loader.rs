@@ -4,6 +4,7 @@ use super::batches::Batches;
 use super::collate::Collate;
 use super::dataset::{Dataset, SequentialDataset};
 use super::indexed::Indexed;
+use super::plan::{Ordered, Plan, Source};
 use super::sample::Sample;
 use super::sampler::{InOrder, Sampler, Shuffled};
 use super::sequential::Sequential;
@@ -86,36 +87,6 @@ const MOST_WORKERS: usize = 512;
 
 /// The dataset that a loader was created with.
 type Given<S> = Source<Arc<dyn SequentialDataset<Sample = S>>, Arc<dyn Dataset<Sample = S>>>;
-
-/// A dataset and the order of its samples.
-type Ordered<S> = Source<Arc<Sequential<S>>, Arc<Indexed<S>>>;
-
-/// One thing for sequential datasets, and another one for datasets that are read by index.
-#[derive(Clone)]
-pub(super) enum Source<A, B> {
-    Sequential(A),
-    Indexed(B),
-}
-
-/// A loader whose options have been validated, and its stream.
-pub(super) struct Plan<S: Sample> {
-    pub(super) source: Ordered<S>,
-    pub(super) shapes: S::Shapes,
-    pub(super) widths: S::Widths,
-    pub(super) sample_bytes: usize,
-    pub(super) batch_size: usize,
-    pub(super) prefetch: usize,
-    pub(super) workers: usize,
-    pub(super) collate: Option<Arc<dyn Collate<S>>>,
-    pub(super) drop_last: bool,
-    pub(super) stream: Stream,
-    /// The line that built the loader, which errors about its copies name.
-    pub(super) site: Site,
-    /// The track on which a single reader records its work.
-    pub(super) loading: HostTrack,
-    /// A track for each of several workers.
-    pub(super) worker_tracks: Vec<HostTrack>,
-}
 
 impl<S: Sample> Loader<S> {
     /// Creates a loader of `dataset` with batches of 32 samples in the dataset's order, one worker

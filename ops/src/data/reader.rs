@@ -5,55 +5,16 @@
 //! `workers.rs`.
 
 use super::collate::BatchPlace;
+use super::host::{Host, Stop, caught};
 use super::indexed::Order;
-use super::loader::{Plan, Source};
+use super::plan::{Plan, Source};
 use super::sample::Sample;
 use super::sequential::Passes;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use warpline_runtime::Result;
 use warpline_runtime::trace::HostTrack;
-use warpline_runtime::{Error, ErrorKind, Result};
-
-/// A function that returns `true` if the consumer no longer wants rows.
-///
-/// It is called before every row, since reading a row may take long.
-pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
-
-/// Pinned memory for one batch.
-pub(super) struct Host<S: Sample> {
-    pub(super) fields: S::Host,
-    widths: S::Widths,
-}
-
-impl<S: Sample> Host<S> {
-    /// Takes memory for `rows` samples from the device's pool, to which earlier epochs have
-    /// returned theirs.
-    pub(super) fn new(plan: &Plan<S>) -> Result<Self> {
-        let fields = S::host(&plan.stream.device(), plan.widths, plan.batch_size)?;
-        Ok(Host { fields, widths: plan.widths })
-    }
-
-    pub(super) fn from_fields(fields: S::Host, widths: S::Widths) -> Self {
-        Host { fields, widths }
-    }
-
-    /// Returns this memory or, if it was truncated for the shorter batch at an epoch's end, other
-    /// memory of full length.
-    fn of_full_length(self, plan: &Plan<S>) -> Result<Self> {
-        if S::host_rows(&self.fields, self.widths) == plan.batch_size {
-            return Ok(self);
-        }
-        drop(self);
-        Host::new(plan)
-    }
-
-    #[inline]
-    pub(super) fn slots(&mut self, rows: Range<usize>) -> S::Slots<'_> {
-        S::host_slots(&mut self.fields, self.widths, rows)
-    }
-}
 
 /// A batch in pinned memory, whose first `place.rows` rows are filled.
 pub(super) struct Read<S: Sample> {
@@ -68,18 +29,18 @@ pub(super) struct Loaded<S: Sample> {
 }
 
 impl<S: Sample> Loaded<S> {
-    /// Reads a batch into `host` by calling `fill`, and collates it.
+    /// Reads a batch into `host`, or into new memory, by calling `fill`, and collates it.
     ///
     /// `fill` returns the batch's place, or `None` at the end and if `stop` returned `true`.
     pub(super) fn read(
         plan: &Plan<S>,
         track: &HostTrack,
-        host: Host<S>,
+        host: Option<Host<S>>,
         stop: Stop<'_>,
         fill: impl FnOnce(&mut Host<S>) -> Result<Option<BatchPlace>>,
     ) -> Result<Self> {
         let began = Instant::now();
-        let mut host = host.of_full_length(plan)?;
+        let mut host = plan.full_host(host)?;
         let mut span = track.span("read");
         let mut place = fill(&mut host)?;
         if let (Some(place), Some(collate)) = (place, &plan.collate) {
@@ -119,7 +80,7 @@ impl<S: Sample> Reader<S> {
         if self.hosts > self.plan.prefetch {
             return Ok(None);
         }
-        let host = Host::new(&self.plan)?;
+        let host = self.plan.full_host(None)?;
         self.hosts += 1;
         Ok(Some(host))
     }
@@ -135,7 +96,7 @@ impl<S: Sample> Reader<S> {
     /// Reads a batch into `host`. Ends early if `stop` returns `true`.
     pub(super) fn read(&mut self, host: Host<S>, stop: impl Fn() -> bool) -> Result<Loaded<S>> {
         let Reader { plan, rows, .. } = self;
-        Loaded::read(plan, &plan.loading, host, &stop, |host| match rows {
+        Loaded::read(plan, &plan.loading, Some(host), &stop, |host| match rows {
             Source::Sequential(passes) => passes.fill(host, &stop),
             Source::Indexed(order) => {
                 let Some(job) = order.next()? else { return Ok(None) };
@@ -143,34 +104,4 @@ impl<S: Sample> Reader<S> {
             }
         })
     }
-}
-
-/// Returns the result of `call`, which calls `callee` for this batch.
-///
-/// A panic becomes an error that names the batch and the epoch.
-pub(super) fn caught<T>(callee: &str, epoch: u64, batch: u64, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let why = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("with no message");
-        Err(Error::new(
-            ErrorKind::Data,
-            format!("{callee} panicked at batch {batch} of epoch {epoch}: {why}; correct its code"),
-        ))
-    })
-}
-
-/// Returns the error for an epoch with only `rows` rows.
-#[cold]
-pub(super) fn no_batch<S: Sample>(plan: &Plan<S>, epoch: u64, name: &str, rows: usize) -> Error {
-    Error::new(
-        ErrorKind::Data,
-        format!(
-            "epoch {epoch} has no batch: {name} has {rows} rows and batch_size is {}; lower \
-             batch_size, or keep the smaller last batch",
-            plan.batch_size
-        ),
-    )
 }

@@ -2,8 +2,8 @@
 
 use super::collate::BatchPlace;
 use super::dataset::{Rows, SequentialDataset};
-use super::loader::Plan;
-use super::reader::{Host, Stop, caught, no_batch};
+use super::host::{Host, Stop, caught, no_batch};
+use super::plan::Plan;
 use super::sample::Sample;
 use super::shuffle::Shuffle;
 use std::ops::Range;
@@ -52,7 +52,7 @@ impl<S: Sample> Passes<S> {
                 return Ok(Some(BatchPlace { epoch: number, index: self.batches - 1, rows }));
             }
             if self.batches == 0 {
-                return Err(no_batch(&self.plan, number, &self.sequential.dataset.name(), rows));
+                return Err(no_batch(number, &self.sequential.dataset.name(), rows, self.plan.batch_size));
             }
             self.epoch = None;
         }

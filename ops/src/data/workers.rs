@@ -31,9 +31,10 @@
 //! lost.
 // Decision: docs/decisions/0056-workers-take-numbered-jobs.md
 
+use super::host::Host;
 use super::indexed::{Indexed, Job, Order};
-use super::loader::Plan;
-use super::reader::{Host, Loaded};
+use super::plan::Plan;
+use super::reader::Loaded;
 use super::sample::Sample;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -211,7 +212,6 @@ impl<S: Sample> Shift<S> {
 
     fn read(&self, job: &Job, host: Option<Host<S>>) -> Result<Loaded<S>> {
         let Shared { plan, indexed, unwanted, .. } = &*self.shared;
-        let host = host.map_or_else(|| Host::new(plan), Ok)?;
         let track = &plan.worker_tracks[self.worker.expect("the turn has not ended")];
         let stop = || unwanted.load(Ordering::Relaxed);
         Loaded::read(plan, track, host, &stop, |host| {
