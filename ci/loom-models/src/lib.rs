@@ -6,6 +6,16 @@
 
 #![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
 
+// The files below name this crate in place of the driver's.
+#[cfg(test)]
+extern crate self as warpline_driver;
+
+#[cfg(test)]
+#[path = "../../../runtime/src/shared/stream/backlog.rs"]
+mod backlog;
+#[cfg(test)]
+#[path = "../../../runtime/src/shared/stream/coming.rs"]
+mod coming;
 #[cfg(test)]
 #[path = "../../../runtime/src/delegation.rs"]
 mod delegation;
@@ -28,6 +38,12 @@ mod ledger;
 #[path = "../../../runtime/cpu/src/line.rs"]
 mod line;
 #[cfg(test)]
+#[path = "../../../runtime/src/shared/stream/markers.rs"]
+mod markers;
+#[cfg(test)]
+#[path = "../../../runtime/src/shared/stream/progress.rs"]
+mod progress;
+#[cfg(test)]
 #[path = "../../../runtime/cpu/src/strand.rs"]
 mod strand;
 #[cfg(test)]
@@ -49,6 +65,57 @@ pub type Ticket = u64;
 
 #[cfg(test)]
 mod book;
+
+#[cfg(test)]
+mod core;
+
+#[cfg(test)]
+mod driver;
+#[cfg(test)]
+use driver::*;
+#[cfg(test)]
+use health::Health;
+
+/// Stands in for the background threads. No model needs one, because each thread may signal.
+mod background {
+    pub(crate) fn detach(_job: impl FnOnce()) {
+        unreachable!("the driver may signal on each thread");
+    }
+}
+
+/// Stands in for the marks of refused ops. No model refuses any.
+mod order {
+    #[derive(Clone, Default)]
+    pub(crate) struct Marks;
+
+    impl Marks {
+        pub(crate) fn merge(&mut self, _other: &Marks) -> bool {
+            false
+        }
+    }
+}
+
+/// Stands in for the memory that refused ops left unwritten.
+mod unwritten {
+    pub(crate) struct BacklogOperand;
+
+    #[derive(Clone, Default)]
+    pub(crate) struct Unwritten {
+        pub(crate) marks: crate::order::Marks,
+    }
+}
+
+/// Stands in for page-locked memory.
+mod memory {
+    #[derive(Clone, Copy)]
+    pub(crate) struct HostEnd;
+
+    impl HostEnd {
+        pub(crate) fn address(self) -> u64 {
+            1
+        }
+    }
+}
 
 /// Stands in for the streams and uses of the order check.
 mod clock {
@@ -100,10 +167,12 @@ mod models {
     mod delegation;
     mod exit;
     mod following;
+    mod hand_over;
     mod idle;
     mod late;
     mod ledger;
     mod line;
+    mod markers;
     mod strand;
     mod timeline;
 }

@@ -173,9 +173,6 @@ impl<T> Pending<T> {
         if place.captured {
             return Self::captured(core, place.ticket, output);
         }
-        if place.keeps_marker_due {
-            core.progress.note_awaited(place.ticket);
-        }
         // Built in place: it is large.
         Pending {
             state: State::Place(

@@ -133,7 +133,7 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
         pattern: 0,
         pattern_bytes: 1,
     };
-    core.enqueue(&mut request, |_| Command::Fill(fill)).map(drop)
+    core.enqueue(&mut request, |_| Command::Fill(fill)).map(|place| place.is_not_awaited(core))
 }
 
 /// Allocates memory that holds whatever its last owner left.

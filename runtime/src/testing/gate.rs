@@ -59,7 +59,8 @@ impl Stream {
             _closed: ClosedGate::of(&self.core().device.runtime.closed_gates),
         };
         let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
-        self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;
+        let place = self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;
+        place.is_not_awaited(self.core());
         Ok(gate)
     }
 }

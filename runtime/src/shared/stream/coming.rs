@@ -2,8 +2,7 @@
 
 use super::unwritten::Unwritten;
 use crate::order::Marks;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use crate::sync::{Arc, Mutex};
 use std::task::Waker;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{DeviceId, DriverError, DriverEvent, Error, Health};
@@ -69,7 +68,7 @@ impl Coming {
         if let Some(recorded) = &inner.recorded {
             return Some(recorded.event.clone());
         }
-        inner.followers.extend(follower());
+        inner.followers.extend(follower()); // weaken: look-and-follow
         None
     }
 
@@ -87,7 +86,7 @@ impl Coming {
     #[must_use]
     pub(super) fn fill(&self, recorded: Recorded) -> Vec<Waker> {
         let mut inner = self.inner.lock();
-        inner.recorded = Some(recorded);
+        inner.recorded = Some(recorded); // weaken: record-then-wake
         std::mem::take(&mut inner.followers)
     }
 

@@ -70,7 +70,7 @@ impl StreamCore {
         }
         let Ordered { took_ticket, by_driver } = ordered?;
         state.tip.note_wait((from.used.stream, from.used.ticket, from.version));
-        let place = Place { keeps_marker_due: took_ticket, ..Place::at_tip(state) };
+        let place = if took_ticket { Place::of_call(self, state) } else { Place::at_tip(state) };
         Ok(Waited { place, by_driver })
     }
 
@@ -374,9 +374,12 @@ impl StreamCore {
             marked_by.into_iter().filter_map(|id| runtime.stream(id)).filter(|other| !other.is_closed()),
         );
         let mut place = Ok(Place::here(self));
-        for other in &open {
+        for (at, other) in open.iter().enumerate() {
             // Also after a refusal: each wait hands on marks.
             let next = self.wait_for_stream(site, other);
+            if at + 1 < open.len() || some_are_closed {
+                next.iter().for_each(|place| place.is_not_awaited(self));
+            }
             place = place.and(next);
         }
         let place = place?;
@@ -410,7 +413,7 @@ impl StreamCore {
         };
         taken.map_err(refused)?;
         edges.iter().for_each(|from| self.know(&mut state.tip, from));
-        Ok(Place { keeps_marker_due: true, ..Place::at_tip(&state) })
+        Ok(Place::of_call(self, &state))
     }
 
     /// Makes this stream wait for a place on another stream that was noted before.

@@ -55,28 +55,10 @@ impl StreamCore {
     }
 
     /// Enqueues an op by code of the caller's own, without a call through a pointer. For launches,
-    /// which have one caller: it saves an eighth of their time.
+    /// which have one caller: it saves an eighth of their time. The op is admitted to its sink,
+    /// checked there, and put there.
     #[inline]
     pub(crate) fn enqueue_inline(
-        self: &Arc<Self>,
-        request: &mut Request<'_>,
-        command: impl FnOnce(Ticket) -> Command,
-    ) -> Result<Place> {
-        // Nothing borrows the result, so that a place stays in registers.
-        let place = self.try_enqueue(request, command)?;
-        if place.captured {
-            return Ok(place);
-        }
-        self.submitted(request.site, place.ticket, || (request.kind, request.bytes()));
-        if self.device.launches_block {
-            wait_for_launch(self, request, place.ticket)?;
-        }
-        Ok(place)
-    }
-
-    /// Admits the op to its sink, checks it there, and puts it there.
-    #[inline]
-    fn try_enqueue(
         self: &Arc<Self>,
         request: &mut Request<'_>,
         command: impl FnOnce(Ticket) -> Command,
@@ -100,7 +82,7 @@ impl StreamCore {
     }
 
     /// Admits the op: its operands fit together, and its sink is open and has room. On success the
-    /// lock of the sink is held.
+    /// stream's lock is held, unless the sink is a recording.
     #[inline(always)]
     fn admit<'a>(
         self: &'a Arc<Self>,
@@ -208,32 +190,36 @@ impl StreamCore {
             edges.from.iter().for_each(|from| self.know(&mut state.tip, from));
         }
         match submitted {
-            Ok(_) => Ok(self.complete(request, state, ticket, entered)),
+            Ok(_) => self.complete(request, state, entered),
             Err(error) => Err(self.take_back(request, state, ticket, entered, &error)),
         }
     }
 
-    /// Completes an op that was put on the stream, and returns its place.
+    /// Completes an op that was put on the stream, and reports it. Returns its place, which nothing
+    /// borrows, so that it stays in registers.
     #[inline(always)]
     fn complete(
         &self,
         request: &Request<'_>,
         mut state: Locked<'_, State>,
-        ticket: Ticket,
         entered: &Entered,
-    ) -> Place {
+    ) -> Result<Place> {
         if let Some(backlog) = &mut state.backlog {
             note_operands(backlog, &self.device, request.operands);
         }
         if entered.unmarks {
             order::overwritten(request.operands);
         }
-        let place = Place { keeps_marker_due: true, ..Place::at(ticket, state.tip.stated.clone()) };
+        let place = Place::of_call(self, &state);
         drop(state);
         if !entered.findings.is_empty() {
             warn_of(self, request.site, request.operands, &entered.findings);
         }
-        place
+        self.submitted(request.site, place.ticket, || (request.kind, request.bytes()));
+        if self.device.launches_block {
+            wait_for_launch(self, request, place.ticket)?;
+        }
+        Ok(place)
     }
 
     /// Keeps what has to stay until the op of `ticket` has run. Returns whether there is anything.

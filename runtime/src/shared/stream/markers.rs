@@ -11,7 +11,7 @@ impl Serve for State {
         // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
         // marker.
         if ticket > self.marker_at && self.marker_at < self.tip.issued && self.foreign.is_none() {
-            self.write_marker();
+            self.write_marker(); // weaken: serve-by-marker
         }
     }
 }
@@ -42,7 +42,7 @@ impl State {
             && progress.needs_marker(self.tip.issued)
             && self.foreign.is_none()
         {
-            self.write_marker();
+            self.write_marker(); // weaken: marker-then-submit
         }
     }
 
@@ -50,7 +50,7 @@ impl State {
     #[inline]
     fn puts_marker_off(&mut self) -> bool {
         let Some(backlog) = &mut self.backlog else { return false };
-        backlog.put_marker(self.tip.issued);
+        backlog.put_marker(self.tip.issued); // weaken: defer-the-marker
         true
     }
 

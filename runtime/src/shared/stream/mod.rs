@@ -46,6 +46,8 @@ mod progress;
 mod refusals;
 mod request;
 mod shape;
+#[cfg(test)]
+mod tests;
 mod unwritten;
 
 pub(crate) use self::core::{Settings, StreamCore};

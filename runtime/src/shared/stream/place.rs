@@ -48,6 +48,23 @@ impl Place {
         Place::at(state.tip.issued, state.tip.stated.clone())
     }
 
+    /// Returns the place of the call that took the newest ticket, and keeps the ticket's marker due
+    /// until the place's `Pending` is dropped. The caller has the lock: of two threads, the one
+    /// with the newer ticket notes that later.
+    #[inline(always)]
+    pub(super) fn of_call(core: &StreamCore, state: &State) -> Self {
+        let place = Place::at_tip(state);
+        core.progress.note_awaited(place.ticket);
+        Place { keeps_marker_due: true, ..place }
+    }
+
+    /// Notes that no `Pending` is made for this place.
+    pub(crate) fn is_not_awaited(&self, core: &StreamCore) {
+        if self.keeps_marker_due {
+            core.progress.note_passed_on(self.ticket);
+        }
+    }
+
     /// Returns where the stream stands, for an await of everything so far.
     pub(crate) fn here(core: &StreamCore) -> Self {
         let mut state = core.state.lock();

@@ -1,8 +1,7 @@
 //! The progress of a stream, for threads that do not have its lock, and the tickets that need a
 //! marker of their own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 use warpline_driver::DriverStream;
 use warpline_driver::timeline::{Ticket, Timeline};
 
@@ -54,11 +53,11 @@ impl Progress {
         self.driver.wait_briefly(ticket)
     }
 
-    /// Notes that a `Pending` was made for this ticket.
+    /// Notes that a `Pending` is made for this ticket. The caller has the stream's lock.
     #[inline]
-    pub(crate) fn note_awaited(&self, ticket: Ticket) {
+    pub(super) fn note_awaited(&self, ticket: Ticket) {
         if self.is_signalled {
-            self.awaited.store(ticket, Ordering::Relaxed);
+            self.awaited.store(ticket, Ordering::Relaxed); // weaken: note-then-submit
         }
     }
 
@@ -78,7 +77,7 @@ impl Progress {
     #[inline]
     pub(crate) fn note_passed_on(&self, ticket: Ticket) {
         if self.is_signalled && self.awaited.load(Ordering::Relaxed) == ticket {
-            self.passed_on.store(ticket, Ordering::Relaxed);
+            self.passed_on.store(ticket, Ordering::Relaxed); // weaken: pass-on-then-submit
         }
     }
 
@@ -92,55 +91,5 @@ impl Progress {
         let is_awaited = self.awaited.load(Ordering::Relaxed) == newest
             && self.passed_on.load(Ordering::Relaxed) != newest;
         is_awaited || self.stood_at.load(Ordering::Relaxed) == newest
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warpline_driver::{DriverError, DriverEvent, Submission};
-
-    /// A stream that is never called.
-    #[derive(Debug)]
-    struct Unused;
-
-    // SAFETY: it takes no work.
-    unsafe impl DriverStream for Unused {
-        unsafe fn submit(&self, _: Submission) -> Result<(), DriverError> {
-            unreachable!("nothing is submitted")
-        }
-
-        fn signal(&self, _: Ticket) {}
-
-        fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
-            Ok(None)
-        }
-    }
-
-    fn progress(is_signalled: bool) -> Progress {
-        Progress::new(Arc::new(Unused), Arc::new(Timeline::new()), is_signalled)
-    }
-
-    #[test]
-    fn only_the_newest_ticket_that_something_waits_for_needs_a_marker_of_its_own() {
-        let progress = progress(true);
-        assert!(!progress.needs_marker(1));
-        progress.note_awaited(1);
-        assert!(progress.needs_marker(1) && !progress.needs_marker(2));
-        progress.note_passed_on(1);
-        assert!(!progress.needs_marker(1));
-        progress.note_awaited(2);
-        progress.note_passed_on(1);
-        assert!(progress.needs_marker(2), "an older ticket was passed on");
-        progress.stand_at(3);
-        assert!(progress.needs_marker(3));
-    }
-
-    #[test]
-    fn nothing_needs_a_marker_on_a_device_that_completes_each_op() {
-        let progress = progress(false);
-        progress.note_awaited(1);
-        progress.stand_at(1);
-        assert!(!progress.needs_marker(1));
     }
 }
