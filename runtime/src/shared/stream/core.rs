@@ -400,7 +400,7 @@ impl StreamCore {
 /// the device and its memory.
 struct Retire {
     core: Arc<StreamCore>,
-    /// Dropped after the stream has retired.
+    /// Dropped once the stream has retired, before the stream.
     then: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
@@ -412,6 +412,7 @@ impl Drop for Retire {
         }
         self.core.device.runtime.observed.retire(self.core.id);
         self.core.device.runtime.leave(self.core.id);
+        drop(self.then.take());
     }
 }
 

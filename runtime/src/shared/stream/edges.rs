@@ -63,7 +63,8 @@ impl StreamCore {
             changed |= coming.hand_marks_to(&mut state.marks);
         }
         if let Ok(Ordered { took_ticket: true, .. }) = ordered {
-            changed |= self.line.state(&mut state.tip, self.id, from.used, &from.stated, from.known.as_ref());
+            changed |=
+                self.line.add_wait(&mut state.tip, self.id, from.used, &from.stated, from.known.as_ref());
         }
         if changed {
             self.line.change_version(&mut state.tip);
@@ -272,7 +273,7 @@ impl StreamCore {
     /// Notes that the newest ticket's work is after `from`, by an edge that the runtime added.
     #[cold]
     pub(crate) fn know(&self, tip: &mut Tip, from: &Snapshot) {
-        self.line.know(tip, self.id, from.used, from.known());
+        self.line.add_edge(tip, self.id, from.used, from.known());
     }
 
     /// Calls [`submitted`](Self::submitted) for a wait for `from`, if the driver got one.

@@ -120,7 +120,7 @@ impl Line {
     /// has stated that order. It holds from the newest ticket on, which is that of the wait.
     /// `known`: the known clock at `from`, if it is not the stated one. Returns whether a clock
     /// changed.
-    pub(super) fn state(
+    pub(super) fn add_wait(
         &self,
         tip: &mut Tip,
         stream: StreamId,
@@ -145,7 +145,7 @@ impl Line {
 
     /// Merges the known clock at `from` into that of `stream`, because the runtime has added an
     /// edge before the newest ticket's work.
-    pub(super) fn know(&self, tip: &mut Tip, stream: StreamId, from: Use, known: &Clock) {
+    pub(super) fn add_edge(&self, tip: &mut Tip, stream: StreamId, from: Use, known: &Clock) {
         let now = Use { stream, ticket: tip.issued };
         if self.known.lock().merge(now, from, known) {
             tip.knows_more = true;
@@ -199,17 +199,17 @@ mod tests {
     fn a_stated_wait_is_stated_and_known_and_an_added_edge_is_only_known() {
         let (line, mut tip, [own, a, b]) = line();
         tip.issued = 1;
-        assert!(line.state(&mut tip, own, at(a, 3), &Clock::default(), None));
+        assert!(line.add_wait(&mut tip, own, at(a, 3), &Clock::default(), None));
         assert!(tip.stated.covers(at(a, 3)) && line.knows(at(a, 3)) && line.known_beyond(&tip).is_none());
-        assert!(!line.state(&mut tip, own, at(a, 2), &Clock::default(), None), "it is implied");
+        assert!(!line.add_wait(&mut tip, own, at(a, 2), &Clock::default(), None), "it is implied");
         let before = line.version();
         tip.issued = 2;
-        line.know(&mut tip, own, at(b, 5), &Clock::default());
+        line.add_edge(&mut tip, own, at(b, 5), &Clock::default());
         assert!(line.version() > before);
         assert!(!tip.stated.covers(at(b, 5)) && line.knows_by_edges(&tip, at(b, 5)));
         assert!(line.known_beyond(&tip).is_some_and(|known| known.covers(at(b, 5))));
         tip.issued = 3;
-        assert!(line.state(&mut tip, own, at(a, 9), &Clock::default(), None));
+        assert!(line.add_wait(&mut tip, own, at(a, 9), &Clock::default(), None));
         assert!(line.knows(at(b, 5)) && line.knows(at(a, 9)), "a stated wait keeps what was known");
     }
 
@@ -217,9 +217,9 @@ mod tests {
     fn only_clocks_that_were_observed_entirely_are_forgotten() {
         let (line, mut tip, [own, a, b]) = line();
         tip.issued = 1;
-        line.state(&mut tip, own, at(a, 3), &Clock::default(), None);
+        line.add_wait(&mut tip, own, at(a, 3), &Clock::default(), None);
         tip.issued = 2;
-        line.know(&mut tip, own, at(b, 5), &Clock::default());
+        line.add_edge(&mut tip, own, at(b, 5), &Clock::default());
         line.forget_observed(&mut tip);
         assert!(tip.stated.covers(at(a, 3)));
         assert!(line.is_unobserved(&tip.stated));
@@ -227,7 +227,7 @@ mod tests {
         line.forget_observed(&mut tip);
         assert!(!tip.stated.covers(at(a, 3)) && line.knows_by_edges(&tip, at(b, 5)));
         tip.issued = 3;
-        line.state(&mut tip, own, at(a, 4), &Clock::default(), None);
+        line.add_wait(&mut tip, own, at(a, 4), &Clock::default(), None);
         line.note_observed(3);
         line.forget_observed(&mut tip);
         assert!(!line.knows(at(b, 5)) && line.known_beyond(&tip).is_none());
