@@ -1,28 +1,6 @@
 //! The state of a stream, and the path by which every op gets onto it.
 //!
-//! | file | idea |
-//! |---|---|
-//! The parts of a stream, each with a struct of its own that knows nothing of the stream:
-//!
-//! | file | part |
-//! |---|---|
-//! | `core` | what a stream is: its parts and its one lock; opening and closing it |
-//! | `line` | tickets and clocks |
-//! | `progress`, `markers` | how far the device is, and the markers that make it say so |
-//! | `admission`, `permits`, `foreign_turns` | whether the stream takes work: closed, captured, room, foreign work |
-//! | `backlog`, `coming`, `unwritten` | work that waits on the host, events behind it, and bytes that it did not write |
-//! | `refusals`, `late` | errors that the program has to hear of, and the marks that they leave |
-//!
-//! What is done with them:
-//!
-//! | file | idea |
-//! |---|---|
-//! | `request`, `shape` | an op that is about to be enqueued |
-//! | `enqueue`, `added_edges` | from a request to a ticket: admit, check, put |
-//! | `edges`, `place` | waits on the device, and points on the timeline |
-//! | `hand_over`, `host_waits` | from the backlog to the driver, and waiting for that |
-//! | `captured` | streams that a capture records |
-//! | `launch_blocking` | waiting for each op, for debugging |
+//! ARCHITECTURE.md lists the files, and where an addition belongs ("The parts of a stream").
 
 mod added_edges;
 mod admission;
