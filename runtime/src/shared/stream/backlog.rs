@@ -144,15 +144,23 @@ impl After {
         }
     }
 
-    /// Watches for the end of the wait, if `waker` would not be woken otherwise. Returns true if it
-    /// has ended already.
-    fn watch(&self, waker: &Waker, registration: &mut Option<Registration>) -> bool {
+    /// Has the follower woken at the end of the wait, at once if that has passed.
+    fn watch(&self, follower: impl FnOnce() -> Option<Waker>, registration: &mut Option<Registration>) {
         match self {
-            After::Elsewhere(place) => place.register(waker, registration),
-            // Recording the event wakes the followers, unless it was recorded before.
-            After::Marks { .. } => self.is_ready(),
             // Whoever makes the memory or records the event hands the stream over.
-            After::Memory(_) | After::Event(_) => false,
+            After::Memory(_) | After::Event(_) => {}
+            // Recording the event wakes the followers, unless it was recorded before.
+            After::Marks { coming, .. } if coming.is_recorded() => {
+                follower().into_iter().for_each(Waker::wake)
+            }
+            After::Marks { .. } => {}
+            After::Elsewhere(place) => {
+                if let Some(waker) = follower()
+                    && place.register(&waker, registration)
+                {
+                    waker.wake();
+                }
+            }
         }
     }
 
@@ -377,10 +385,8 @@ impl Backlog {
             Some(Item::Marker(_) | Item::Event(_)) => &None,
             None => &self.after,
         };
-        let Some(after @ (After::Elsewhere(_) | After::Marks { .. })) = after else { return };
-        let Some(waker) = follower() else { return };
-        if after.watch(&waker, &mut self.watched) {
-            waker.wake();
+        if let Some(after) = after {
+            after.watch(follower, &mut self.watched);
         }
     }
 }

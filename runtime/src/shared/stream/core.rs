@@ -44,10 +44,6 @@ use warpline_driver::{
     Submission, reentry,
 };
 
-/// The number of tickets after which a marker is written at the latest. It serves what waits
-/// silently: freed blocks and buffers.
-const MARKER_EVERY: u64 = 64;
-
 /// The core of a stream.
 #[repr(C)]
 pub(crate) struct StreamCore {
@@ -302,11 +298,8 @@ impl StreamCore {
             foreign.note_ticket(ticket);
         }
         self.progress.note_issued(ticket);
-        if self.device.signalled
-            && (kept || ticket - state.marker_at >= MARKER_EVERY)
-            && state.foreign.is_none()
-        {
-            state.write_marker();
+        if self.device.signalled {
+            state.after_submit(kept);
         }
         submitted.map(|()| ticket)
     }

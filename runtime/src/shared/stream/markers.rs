@@ -6,6 +6,10 @@ use crate::background;
 use crate::delegation::Serve;
 use warpline_driver::timeline::Ticket;
 
+/// The number of tickets after which a marker is written at the latest. It serves what waits
+/// silently: freed blocks and buffers.
+const MARKER_EVERY: u64 = 64;
+
 impl Serve for State {
     fn serve(&mut self, ticket: Ticket) {
         // Foreign work that is being enqueued belongs to the newest ticket: its turn ends with a
@@ -43,6 +47,16 @@ impl State {
             && self.foreign.is_none()
         {
             self.write_marker(); // weaken: marker-then-submit
+        }
+    }
+
+    /// Writes a marker of the newest ticket if one is due. `kept`: true if something is kept for that
+    /// ticket.
+    #[inline]
+    pub(super) fn after_submit(&mut self, kept: bool) {
+        let is_due = kept || self.tip.issued - self.marker_at >= MARKER_EVERY;
+        if is_due && self.foreign.is_none() {
+            self.write_marker();
         }
     }
 
