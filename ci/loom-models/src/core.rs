@@ -2,7 +2,7 @@
 //! `hand_over.rs` of the runtime.
 
 use crate::backlog::{After, Backlog, Item, Outcome};
-use crate::coming::{Recorded, Watched};
+use crate::coming::{Follower, Recorded, Watched};
 use crate::delegation::DelegationLock;
 use crate::driver::{Calls, Command, DriverStream, Submission};
 use crate::progress::Progress;
@@ -10,7 +10,6 @@ use crate::sync::Arc;
 use crate::timeline::{Ticket, Timeline};
 use crate::unwritten::Unwritten;
 use std::sync::Weak;
-use std::task::Waker;
 
 pub(crate) struct Tip {
     pub(crate) issued: Ticket,
@@ -88,11 +87,11 @@ impl StreamCore {
         self.want_marker(last);
     }
 
-    /// Hands over what is ready, and wakes the followers of the events.
+    /// Hands over what is ready, and then the followers of the events.
     pub(crate) fn hand_over(&self) {
         let mut state = self.state.lock();
         let Some(mut backlog) = state.backlog.take() else { return };
-        let mut followers = Vec::new();
+        let mut followers: Vec<Arc<dyn Follower>> = Vec::new();
         while let Some(item) = backlog.next() {
             match item {
                 Item::Marker(ticket) => {
@@ -116,6 +115,6 @@ impl StreamCore {
             state.backlog = Some(backlog);
         }
         drop(state);
-        followers.into_iter().for_each(Waker::wake);
+        followers.iter().for_each(|follower| drop(follower.hand_over_what_is_ready()));
     }
 }

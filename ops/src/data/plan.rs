@@ -1,4 +1,5 @@
-//! What a loader does: its validated options, its stream, and its dataset with the order of samples.
+//! What a loader does: its validated options, its stream, and its dataset with the order of
+//! samples.
 
 use super::collate::Collate;
 use super::host::Host;

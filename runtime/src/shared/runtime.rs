@@ -139,6 +139,17 @@ impl RuntimeShared {
         self.streams.read().get(&id)?.core.upgrade()
     }
 
+    /// Calls `f` with the stream, unless it is gone. If this is the last to hold it, another thread
+    /// drops it, because this one may have the lock of a stream.
+    pub(crate) fn with_stream<R>(&self, id: StreamId, f: impl FnOnce(&Arc<StreamCore>) -> R) -> Option<R> {
+        let core = self.stream(id)?;
+        let result = f(&core);
+        if let Some(last) = Arc::into_inner(core) {
+            background::detach(move || drop(last));
+        }
+        Some(result)
+    }
+
     /// Names an identity that no stream has, for errors, until
     /// [`forget_capture`](Self::forget_capture).
     pub(crate) fn name_capture(&self, name: Named) {

@@ -3,8 +3,7 @@
 use crate::background;
 use crate::memory::{HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
-use crate::shared::stream::backlog::{After, Staging};
-use crate::shared::stream::hand_over;
+use crate::shared::stream::{Staging, hand_over};
 use crate::shared::{Place, Request, Stream, StreamCore, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -74,7 +73,7 @@ impl Stream {
     /// the thread `warpline-pin` once the memory is made.
     pub(super) fn enqueue_staged(
         &self,
-        mut request: Request<'_>,
+        request: Request<'_>,
         memory: StagingMemory,
         fill: impl FnOnce(PinnedBytes) + Send + 'static,
         command: impl FnOnce(u64) -> Command,
@@ -89,7 +88,7 @@ impl Stream {
             StagingMemory::Promised(promise) => promise,
         };
         let staging = Arc::<Staging>::default();
-        request.payload.after = Some(After::Memory(staging.clone()));
+        let mut request = request.waiting_for(staging.clone());
         let place = self.core().enqueue(&mut request, |_| command(0))?;
         let stream = self.core().clone();
         background::pin(stream.device.id, move || {
@@ -100,7 +99,7 @@ impl Stream {
                 Ok(end)
             });
             staging.set(end);
-            hand_over(&stream);
+            hand_over(stream);
         });
         Ok(place)
     }

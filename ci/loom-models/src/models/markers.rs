@@ -90,20 +90,3 @@ fn two_tasks_that_poll_while_other_threads_hold_the_lock_get_their_markers() {
         assert_eq!(stream.calls.all(), [Submit(1), Signal(1), Submit(2), Signal(2)]);
     });
 }
-
-#[test]
-fn only_the_newest_ticket_that_something_waits_for_needs_a_marker_of_its_own() {
-    loom::model(|| {
-        let progress = &StreamCore::new().progress;
-        assert!(!progress.needs_marker(1));
-        progress.note_awaited(1);
-        assert!(progress.needs_marker(1) && !progress.needs_marker(2));
-        progress.note_passed_on(1);
-        assert!(!progress.needs_marker(1));
-        progress.note_awaited(2);
-        progress.note_passed_on(1);
-        assert!(progress.needs_marker(2), "an older ticket was passed on");
-        progress.stand_at(3);
-        assert!(progress.needs_marker(3));
-    });
-}

@@ -42,7 +42,7 @@ use crate::shared::{
     Allocation, DeviceShared, Effect, Operand, OwnedOperand, Place, Request, RuntimeShared, Snapshot,
     StreamCore, unserved,
 };
-use histories::{Histories, Traced};
+use histories::Histories;
 use parking_lot::Mutex;
 use recording::{Member, Recording};
 use std::cell::RefCell;
@@ -241,13 +241,22 @@ impl Capture {
         });
     }
 
-    /// Checks that a graph can hold the op.
-    pub(crate) fn admit(&self, core: &StreamCore, request: &Request<'_>) -> Result<()> {
+    /// Checks that a graph can hold the op. Returns its work, or `None` if the op is a graph
+    /// itself.
+    pub(crate) fn admit(
+        &self,
+        core: &StreamCore,
+        request: &Request<'_>,
+        command: impl FnOnce() -> Command,
+    ) -> Result<Option<Work>> {
         let elsewhere = |operand: &Operand<'_>| !Arc::ptr_eq(&operand.allocation.device, &core.device);
         if request.operands.iter().any(elsewhere) {
             return Err(captured(request.site, core, warpline_driver::OF_ONE_DEVICE));
         }
-        Ok(())
+        if let Effect::Graph { .. } = request.effect {
+            return Ok(None);
+        }
+        work_of(command()).map(Some).map_err(|why| captured(request.site, core, why))
     }
 
     /// Checks an op that was admitted against the others of the capture, and enters it.
@@ -260,12 +269,19 @@ impl Capture {
         if steps(request) == 0 {
             return Ok(());
         }
-        let checked =
-            self.with_entry(core, request, |operands, entry| check_and_enter(operands, None, entry, entered));
+        let mut recording = self.recording.lock();
+        let Member { id, number, ref clock, .. } = *recording.of(core);
+        let (observed, marks, ensured) = (&self.observed, &Marks::default(), &Ensured::new());
+        let asker = Asker { stream: id, stated: clock, observed, marks, ensured };
+        let (ticket, strictness) = (number + steps(request), core.device.runtime.mode.strictness());
+        let entry = Entry { asker, ticket, site: &request.site, strictness };
+        let checked = self.with_histories(|histories| {
+            check_and_enter(&histories.traced(request.operands), None, &entry, entered)
+        });
         match checked {
             Ok(()) => Ok(()),
             Err(Refused::Unordered(findings)) => {
-                let conflicts = self.recording.lock().conflicts(core, request, &findings);
+                let conflicts = recording.conflicts(core, request, &findings);
                 let text = order::describe(&conflicts);
                 Err(Error::with_conflicts(ErrorKind::Unordered, text, conflicts))
             }
@@ -275,52 +291,24 @@ impl Capture {
         }
     }
 
-    /// Adds an op that was checked to the plan, unless a graph cannot hold its command. Its entries
-    /// are then taken back.
+    /// Adds an op that was checked to the plan.
     pub(crate) fn put(
         &self,
         core: &StreamCore,
         request: &mut Request<'_>,
-        command: Command,
-        entered: &mut Entered,
-    ) -> Result<Place> {
-        let (steps, is_graph) = (steps(request), matches!(request.effect, Effect::Graph { .. }));
-        let work = match (is_graph, work_of(command)) {
-            (true, _) => None,
-            (false, Ok(work)) => Some(work),
-            (false, Err(why)) => {
-                let entered = std::mem::take(entered);
-                self.with_entry(core, request, |operands, entry| order::undo(operands, entry, entered));
-                return Err(captured(request.site, core, why));
-            }
-        };
+        work: Option<Work>,
+        entered: &Entered,
+    ) -> Place {
         let mut recording = self.recording.lock();
-        let number = recording.of(core).number + steps;
+        let (steps, before) = (steps(request), recording.of(core).number);
         if steps > 0 {
             self.with_histories(|histories| histories.add_all(request.operands));
-            recording.add(core, number, request, work);
+            recording.add(core, before + steps, request, work);
         }
         let warnings = recording.conflicts(core, request, &entered.findings);
         drop(recording);
         core.device.runtime.warn_of(request.site, &warnings);
-        Ok(Place::captured(number))
-    }
-
-    /// Calls `f` with the operands of an op, each with its memory's history in this capture, and
-    /// the op as the order check sees it.
-    fn with_entry<R>(
-        &self,
-        core: &StreamCore,
-        request: &Request<'_>,
-        f: impl FnOnce(&[Traced<'_>], &Entry<'_>) -> R,
-    ) -> R {
-        let mut recording = self.recording.lock();
-        let Member { id, number, ref clock, .. } = *recording.of(core);
-        let (observed, marks, ensured) = (&self.observed, &Marks::default(), &Ensured::new());
-        let asker = Asker { stream: id, stated: clock, observed, marks, ensured };
-        let (ticket, strictness) = (number + steps(request), core.device.runtime.mode.strictness());
-        let entry = Entry { asker, ticket, site: &request.site, strictness };
-        self.with_histories(|histories| f(&histories.traced(request.operands), &entry))
+        Place::captured(before + steps)
     }
 
     fn with_histories<R>(&self, f: impl FnOnce(&mut Histories) -> R) -> R {

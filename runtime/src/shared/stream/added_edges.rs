@@ -143,7 +143,7 @@ pub(super) fn submit_edges(
         }
     });
     if let (Ok(()), Some(point)) = (&led, gate) {
-        led = core.submit_gate(state, site, point);
+        led = core.submit_point(state, site, point);
     }
     led.inspect_err(|_| {
         if kept {

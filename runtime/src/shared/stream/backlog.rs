@@ -14,14 +14,15 @@
 //!    event) goes to its end. So ticket order is the order at the driver.
 //! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over: the first
 //!    when memory exists, the second when a stream of another backend has reached a place, or an
-//!    event was recorded. No user call waits for that, except those whose work has to be on the
-//!    driver's stream when they return: foreign work, and work on a borrowed stream, whose owner
-//!    may use it next.
+//!    event is there already. The thread that records an event hands the followers of the same
+//!    backend over, because the other thread may be waiting for room at the driver. No user call
+//!    waits for that, except those whose work has to be on the driver's stream when they return:
+//!    foreign work, and work on a borrowed stream, whose owner may use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
-//!    **follows** it: it holds back too, until recording the event wakes it. A gate on the device would keep the device busy,
-//!    and page-locking may wait until the device is idle. The event brings the marks of late
-//!    refusals before it. So a stream holds back for it even if it is ordered after that place
-//!    already.
+//!    **follows** it: it holds back too, until the event is recorded. A gate on the device would
+//!    keep the device busy, and page-locking may wait until the device is idle. The event brings
+//!    the marks of late refusals before it. So a stream holds back for it even if it is ordered
+//!    after that place already.
 //! 4. The place that the first item waits for on another backend is **watched**: a waker in that
 //!    stream's waiting list has the queue handed over. The other items are looked at when they come
 //!    first. The waker is registered under the lock, and looks at nothing: `warpline-submit` takes
@@ -51,8 +52,8 @@
 //!
 //! # Lock order
 //! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
-//! held at the same time: followers are woken after the first lock was released. Values whose drop
-//! may run user code or return memory are dropped after that too.
+//! held at the same time: followers are handed over after the first lock was released. Values whose
+//! drop may run user code or return memory are dropped after that too.
 // Decision: docs/decisions/0022-copies-without-pinned-memory-are-held-back.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
@@ -120,7 +121,7 @@ pub(super) struct Resolved {
     pub(super) unwritten: Option<Unwritten>,
     /// True if the program has stated that order, so that the stream carries their marks.
     pub(super) stated: bool,
-    /// The stream of another backend, to be dropped while no lock is held.
+    /// What was watched of a stream of another backend, to be dropped while no lock is held.
     pub(super) stream: Option<Watched>,
     pub(super) outcome: Outcome,
 }

@@ -3,7 +3,6 @@
 use super::unwritten::Unwritten;
 use crate::order::Marks;
 use crate::sync::{Arc, Mutex};
-use std::task::Waker;
 use warpline_driver::timeline::Timeline;
 use warpline_driver::{DeviceId, DriverError, DriverEvent, Error, Health};
 
@@ -22,6 +21,14 @@ impl Watched {
     }
 }
 
+/// A stream that holds work back because of an event.
+pub(crate) trait Follower: Send + Sync {
+    fn device(&self) -> DeviceId;
+
+    /// Hands over what is ready. Returns the followers of the events that this recorded.
+    fn hand_over_what_is_ready(&self) -> Vec<Arc<dyn Follower>>;
+}
+
 /// An event that is recorded once the work before it was handed over.
 pub(crate) struct Coming {
     /// The stream that the event is recorded on.
@@ -32,9 +39,9 @@ pub(crate) struct Coming {
 #[derive(Default)]
 struct Recording {
     recorded: Option<Recorded>,
-    /// The wakers of the streams that hold work back because of this event. Each has its stream
-    /// handed over.
-    followers: Vec<Waker>,
+    /// The streams that hold work back because of this event. Recording it hands them over, unless
+    /// something else does.
+    followers: Vec<Arc<dyn Follower>>,
 }
 
 #[derive(Clone)]
@@ -59,10 +66,10 @@ impl Coming {
         self.inner.lock().recorded.is_some()
     }
 
-    /// Returns the event if it was recorded. Otherwise the follower is woken once it is.
+    /// Returns the event if it was recorded. Otherwise the follower is handed over once it is.
     pub(super) fn or_follow(
         &self,
-        follower: impl FnOnce() -> Option<Waker>,
+        follower: impl FnOnce() -> Option<Arc<dyn Follower>>,
     ) -> Option<Result<Option<DriverEvent>, DriverError>> {
         let mut inner = self.inner.lock();
         if let Some(recorded) = &inner.recorded {
@@ -81,10 +88,11 @@ impl Coming {
         }
     }
 
-    /// Stores the outcome of the recording. Returns the followers. The caller wakes them once it has
-    /// released its stream's lock, and the waiters of its stream, which may wait for this.
+    /// Stores the outcome of the recording. Returns the followers, which the caller hands over once
+    /// it has released its stream's lock. It wakes the waiters of its stream, which may wait for
+    /// this.
     #[must_use]
-    pub(super) fn fill(&self, recorded: Recorded) -> Vec<Waker> {
+    pub(super) fn fill(&self, recorded: Recorded) -> Vec<Arc<dyn Follower>> {
         let mut inner = self.inner.lock();
         inner.recorded = Some(recorded); // weaken: record-then-wake
         std::mem::take(&mut inner.followers)

@@ -19,8 +19,8 @@
 //! streams, most of these cache lines come from memory. The processor waits for each of them,
 //! because it starts no later memory access before an atomic operation has finished. So the fields
 //! that every op touches are adjacent, in the order of use: in [`StreamCore`], its parts, [`State`]
-//! and [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order. A
-//! `Stream` handle points directly to its core.
+//! and [`DelegationLock`], and in the `Ledger` and `Book` of a history. `repr(C)` keeps the order.
+//! A `Stream` handle points directly to its core.
 
 use super::admission::{Admission, ForeignWork};
 use super::backlog::Backlog;
@@ -70,6 +70,7 @@ pub(crate) struct State {
     /// The foreign work that is being put on the stream.
     pub(crate) foreign: Option<Box<ForeignWork>>,
     pub(crate) tip: Tip,
+    /// Also in `Progress`: who serves a request for a marker has the state alone.
     pub(crate) driver: Arc<dyn DriverStream>,
     pub(crate) core: Weak<StreamCore>,
     /// The values kept for a submission that the driver refused. The thread that holds the lock

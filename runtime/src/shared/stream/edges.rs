@@ -151,15 +151,13 @@ impl StreamCore {
     /// one had to be held back, was recorded.
     pub(super) fn watched(&self, from: &Snapshot) -> Option<Watched> {
         let of_event = || Some(from.coming.as_ref()?.stream().clone());
-        let live = self.device.runtime.stream(from.used.stream);
-        live.map(|stream| stream.as_watched()).or_else(of_event)
+        let live = self.device.runtime.with_stream(from.used.stream, |stream| stream.as_watched());
+        live.or_else(of_event)
     }
 
     /// Makes sure that a marker for `from` will be written, on a stream that has not retired.
     pub(super) fn want_marker_at(&self, from: &Snapshot) {
-        if let Some(other) = self.device.runtime.stream(from.used.stream) {
-            other.want_marker(from.used.ticket);
-        }
+        self.device.runtime.with_stream(from.used.stream, |other| other.want_marker(from.used.ticket));
     }
 
     /// Returns the point to wait for, like [`point_of`](Self::point_of), for a place on a device of
@@ -232,7 +230,7 @@ impl StreamCore {
             return Ok(());
         }
         match self.point_of(state, from)? {
-            Some(point) => self.submit_gate(state, site, point),
+            Some(point) => self.submit_point(state, site, point),
             None => Ok(()),
         }
     }
@@ -250,12 +248,17 @@ impl StreamCore {
     ) -> Result<(), DriverError> {
         state.hold_back(self, After::Marks { coming: coming.clone(), stated });
         let point = Point { timeline: from.timeline.clone(), ticket: from.used.ticket, event: None };
-        self.submit_gate(state, site, point)
+        self.submit_point(state, site, point)
     }
 
     /// Like [`submit_edge`](Self::submit_edge), for a point that the host opens.
     #[cold]
-    pub(super) fn submit_gate(&self, state: &mut State, site: Site, point: Point) -> Result<(), DriverError> {
+    pub(super) fn submit_point(
+        &self,
+        state: &mut State,
+        site: Site,
+        point: Point,
+    ) -> Result<(), DriverError> {
         if state.backlog.is_none() && point.timeline.reached(point.ticket) {
             return Ok(());
         }
@@ -378,7 +381,7 @@ impl StreamCore {
         for (at, other) in open.iter().enumerate() {
             // Also after a refusal: each wait hands on marks.
             let next = self.wait_for_stream(site, other);
-            if at + 1 < open.len() || some_are_closed {
+            if at + 1 < open.len() || some_are_closed || place.is_err() {
                 next.iter().for_each(|place| place.is_not_awaited(self));
             }
             place = place.and(next);

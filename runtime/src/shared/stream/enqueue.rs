@@ -95,7 +95,6 @@ impl StreamCore {
         {
             self.ensure_open(request.site)?;
             check_shape(self, request, disjoint)?;
-            capture.admit(self, request)?;
             return Ok(Sink::Recording(capture));
         }
         check_shape(self, request, disjoint)?;
@@ -237,8 +236,8 @@ impl StreamCore {
         kept
     }
 
-    /// Takes back the entries of an op that the driver refused, unless it stopped halfway, and marks
-    /// what it would have written. Returns the error of the call.
+    /// Takes back the entries of an op that the driver refused, unless it stopped halfway, and
+    /// marks what it would have written. Returns the error of the call.
     #[cold]
     fn take_back(
         &self,
@@ -373,7 +372,7 @@ fn note_operands(backlog: &mut Backlog, device: &Arc<DeviceShared>, operands: &[
     backlog.note_operands(operands.iter().map(remembered).collect(), others);
 }
 
-/// Checks an op that was admitted to a capture, and puts it there. This path is not inlined.
+/// Admits an op to a capture, checks it there, and puts it there. This path is not inlined.
 #[cold]
 fn record(
     core: &Arc<StreamCore>,
@@ -382,9 +381,12 @@ fn record(
     command: impl FnOnce(Ticket) -> Command,
     entered: &mut Entered,
 ) -> Result<Place> {
-    let checked = capture.check(core, request, entered);
-    let put = checked.and_then(|()| capture.put(core, request, command(0), entered));
-    put.map_err(|error| core.not_written(request, error))
+    let work = capture.admit(core, request, || command(0));
+    let checked = work.and_then(|work| capture.check(core, request, entered).map(|()| work));
+    match checked {
+        Ok(work) => Ok(capture.put(core, request, work, entered)),
+        Err(error) => Err(core.not_written(request, error)),
+    }
 }
 
 /// Enqueuing without operands.

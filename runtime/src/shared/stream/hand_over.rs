@@ -3,7 +3,7 @@
 //! It runs on `warpline-pin` and `warpline-submit`. The rules are in `backlog.rs`.
 
 use super::backlog::{After, Backlog, Item, Outcome, Resolved, Work};
-use super::coming::{Recorded, Watched};
+use super::coming::{Follower, Recorded, Watched};
 use super::core::{State, StreamCore};
 use super::refusals::{Leaves, mark_for_everybody, mark_for_followers};
 use super::unwritten::{AliveOperand, BacklogOperand, alive};
@@ -28,8 +28,7 @@ impl Wake for HandsOver {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let core = self.0.clone();
-        // A driver call of that device may have to wait for room.
-        background::submit(core.device.id, move || hand_over(&core));
+        background::submit(core.device.id, move || hand_over(core));
     }
 }
 
@@ -45,12 +44,12 @@ impl State {
         }
         let new = || Box::new(Backlog::new(core.as_watched(), self.marker_at));
         let backlog = self.backlog.get_or_insert_with(new);
-        backlog.hold_back(after, || follower(&self.core));
+        backlog.hold_back(after, || waker(&self.core));
     }
 
-    /// Returns the waker that has the stream handed over.
-    pub(super) fn follower(&self) -> Option<Waker> {
-        follower(&self.core)
+    /// Returns the stream, to be handed over.
+    pub(super) fn follower(&self) -> Option<Arc<dyn Follower>> {
+        Some(self.core.upgrade()?)
     }
 
     /// Returns true if work waits on the host.
@@ -65,14 +64,15 @@ impl State {
     }
 }
 
-fn follower(core: &Weak<StreamCore>) -> Option<Waker> {
+/// Returns a waker that has the stream handed over.
+fn waker(core: &Weak<StreamCore>) -> Option<Waker> {
     Some(Waker::from(Arc::new(HandsOver(core.upgrade()?))))
 }
 
 /// Work that is left for after the stream's lock was released.
 #[derive(Default)]
 struct Left {
-    followers: Vec<Waker>,
+    followers: Vec<Arc<dyn Follower>>,
     /// Memory whose last holder this may be.
     memory: Vec<AliveOperand>,
     unseen: Vec<Error>,
@@ -98,10 +98,34 @@ impl Drop for Abandons {
         }
     }
 }
-/// Hands over what is ready on `core`. Runs on `warpline-pin` or `warpline-submit`.
-pub(crate) fn hand_over(core: &StreamCore) {
+/// Hands over what is ready on a stream, then on those that follow events there. Runs on
+/// `warpline-pin` or `warpline-submit`.
+pub(crate) fn hand_over(stream: Arc<dyn Follower>) {
+    let device = stream.device();
+    let mut streams = vec![stream];
+    while let Some(stream) = streams.pop() {
+        if stream.device().backend() == device.backend() {
+            streams.extend(stream.hand_over_what_is_ready());
+        } else {
+            // A driver call of that device may have to wait for room.
+            background::submit(stream.device(), move || hand_over(stream));
+        }
+    }
+}
+
+impl Follower for StreamCore {
+    fn device(&self) -> DeviceId {
+        self.device.id
+    }
+
+    fn hand_over_what_is_ready(&self) -> Vec<Arc<dyn Follower>> {
+        hand_over_one(self)
+    }
+}
+
+fn hand_over_one(core: &StreamCore) -> Vec<Arc<dyn Follower>> {
     let mut state = core.state.lock();
-    let Some(mut backlog) = state.backlog.take() else { return };
+    let Some(mut backlog) = state.backlog.take() else { return Vec::new() };
     let mut hand_over = HandOver { core, state: &mut state, backlog: &mut backlog, left: Left::default() };
     hand_over.run();
     let left = hand_over.left;
@@ -109,18 +133,19 @@ pub(crate) fn hand_over(core: &StreamCore) {
         core.refusals.late.ends();
     }
     if !backlog.is_empty() {
-        backlog.watch(|| state.follower());
+        backlog.watch(|| waker(&state.core));
     }
     if !backlog.is_empty() || backlog.is_lost() {
         state.backlog = Some(backlog);
     }
     drop(state);
-    left.finish(core);
+    left.finish(core)
 }
 
 impl Left {
-    /// Does what is left. Called while no lock is held.
-    fn finish(self, core: &StreamCore) {
+    /// Does what is left, while no lock is held. Returns the followers, which are left to the
+    /// caller.
+    fn finish(self, core: &StreamCore) -> Vec<Arc<dyn Follower>> {
         let Left { followers, memory, unseen, streams, moved, abandoned_after } = self;
         if let Some(last) = abandoned_after {
             let abandons = Arc::new(Abandons(Arc::downgrade(&core.progress.timeline)));
@@ -141,7 +166,7 @@ impl Left {
         if told.is_err() {
             background::detach(warpline_driver::report::drop_panicked);
         }
-        followers.into_iter().for_each(Waker::wake);
+        followers
     }
 }
 

@@ -38,8 +38,8 @@ impl State {
         self.marker_at = self.tip.issued;
     }
 
-    /// Writes a marker of the newest ticket before the next one is submitted, if something waits for
-    /// that ticket and for no later one.
+    /// Writes a marker of the newest ticket before the next one is submitted, if something waits
+    /// for that ticket and for no later one.
     #[inline]
     pub(super) fn before_submit(&mut self, progress: &Progress) {
         if self.marker_at < self.tip.issued
@@ -50,8 +50,8 @@ impl State {
         }
     }
 
-    /// Writes a marker of the newest ticket if one is due. `kept`: true if something is kept for that
-    /// ticket.
+    /// Writes a marker of the newest ticket if one is due. `kept`: true if something is kept for
+    /// that ticket.
     #[inline]
     pub(super) fn after_submit(&mut self, kept: bool) {
         let is_due = kept || self.tip.issued - self.marker_at >= MARKER_EVERY;

@@ -4,7 +4,7 @@
 
 mod added_edges;
 mod admission;
-pub(crate) mod backlog;
+mod backlog;
 mod captured;
 mod coming;
 mod core;
@@ -29,6 +29,7 @@ mod tests;
 mod unwritten;
 
 pub(crate) use self::core::{Settings, StreamCore};
+pub(crate) use backlog::Staging;
 pub(crate) use foreign_turns::ForeignTurns;
 pub(crate) use hand_over::hand_over;
 pub use handle::Stream;

@@ -15,7 +15,7 @@ pub(crate) struct Progress {
     issued: AtomicU64,
     /// True on a device that needs markers. The tickets below are kept only there.
     is_signalled: bool,
-    /// The newest ticket that a `Pending` was made for.
+    /// The newest ticket whose call returns a `Pending`.
     awaited: AtomicU64,
     /// The ticket in `awaited`, if its `Pending` was dropped or passed on.
     passed_on: AtomicU64,

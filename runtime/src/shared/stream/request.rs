@@ -1,8 +1,9 @@
 //! A request to put an op on a stream: its accesses, and how they are checked.
 
-use super::backlog::After;
+use super::backlog::{After, Staging};
 use crate::order::Site;
 use crate::shared::Operand;
+use std::sync::Arc;
 use warpline_driver::timeline::{Keep, Ticket};
 use warpline_driver::{Claim, Command, Plan, Point};
 
@@ -81,7 +82,7 @@ pub(crate) struct Payload {
     /// Bytes moved, for traces; 0 means the bytes of its operands.
     pub(crate) bytes: u64,
     /// The reason to hold the op back.
-    pub(crate) after: Option<After>,
+    pub(super) after: Option<After>,
 }
 
 impl<'a> Request<'a> {
@@ -110,6 +111,12 @@ impl<'a> Request<'a> {
 
     pub(crate) fn keeping(mut self, keep: Keep) -> Self {
         self.payload.keep = Some(keep);
+        self
+    }
+
+    /// Holds the op back until its host memory is there.
+    pub(crate) fn waiting_for(mut self, memory: Arc<Staging>) -> Self {
+        self.payload.after = Some(After::Memory(memory));
         self
     }
 

@@ -1,14 +1,19 @@
-//! Tests of the backlog. Its file is part of the loom models, so it cannot hold them.
+//! Tests of the backlog and of progress, without a device. Their files are part of the loom models,
+//! so they cannot hold them.
 
 use super::backlog::{After, Backlog, Elsewhere, Item, Outcome};
 use super::coming::{Coming, Recorded, Watched};
+use super::progress::Progress;
 use super::unwritten::Unwritten;
-use crate::order::Site;
-use std::sync::Arc;
+use crate::order::{AccessMode, ByteRange, Ledger, Site};
+use crate::shared::{OwnedOperand, Tracked};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use warpline_driver::timeline::{Ticket, Timeline};
-use warpline_driver::{Command, DeviceId, DriverError, Error, ErrorKind, Point, Submission};
+use warpline_driver::{
+    Command, DeviceId, DriverError, DriverEvent, DriverStream, Error, ErrorKind, Point, Submission,
+};
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
@@ -90,4 +95,81 @@ fn a_lost_backlog_refuses_whatever_comes() {
     backlog.put_marker(1);
     assert!(backlog.is_lost() && backlog.is_empty());
     assert!(backlog.submit(submission(2, Command::Elided)).is_err() && backlog.record().is_err());
+}
+
+/// Memory that belongs to no device.
+struct Memory(Ledger);
+
+impl Tracked for Memory {
+    fn ledger(&self) -> &Ledger {
+        &self.0
+    }
+
+    fn device(&self) -> DeviceId {
+        DeviceId::Cpu(0)
+    }
+}
+
+#[test]
+fn bytes_stay_unwritten_until_an_op_overwrites_them_without_reading_them() {
+    let memory: Arc<dyn Tracked> = Arc::new(Memory(Ledger::unknown()));
+    let operand = |access, len| OwnedOperand::<Weak<dyn Tracked>> {
+        allocation: Arc::downgrade(&memory),
+        range: ByteRange::contiguous(0, len),
+        access,
+    };
+    let mut unwritten = Unwritten::default();
+    unwritten.add(&[operand(AccessMode::Write, 8)], &Error::new(ErrorKind::Full, "test"), true);
+    let reads = |unwritten: &Unwritten| unwritten.read_by(&[operand(AccessMode::Read, 8)]).is_some();
+    assert!(reads(&unwritten) && unwritten.read_by(&[operand(AccessMode::Write, 8)]).is_none());
+    unwritten.overwritten_by(&[operand(AccessMode::ReadWrite, 8)], &[]);
+    assert!(reads(&unwritten), "the op has read them");
+    unwritten.overwritten_by(&[operand(AccessMode::Write, 4)], &[]);
+    assert!(reads(&unwritten), "four bytes are left");
+    unwritten.overwritten_by(&[operand(AccessMode::Write, 8)], &[]);
+    assert!(!reads(&unwritten) && unwritten.is_empty());
+}
+
+/// A stream that is never called.
+#[derive(Debug)]
+struct Unused;
+
+// SAFETY: it takes no work.
+unsafe impl DriverStream for Unused {
+    unsafe fn submit(&self, _: Submission) -> Result<(), DriverError> {
+        unreachable!("nothing is submitted")
+    }
+
+    fn signal(&self, _: Ticket) {}
+
+    fn record(&self) -> Result<Option<DriverEvent>, DriverError> {
+        Ok(None)
+    }
+}
+
+fn progress(is_signalled: bool) -> Progress {
+    Progress::new(Arc::new(Unused), Arc::new(Timeline::new()), is_signalled)
+}
+
+#[test]
+fn only_the_newest_ticket_that_something_waits_for_needs_a_marker_of_its_own() {
+    let progress = progress(true);
+    assert!(!progress.needs_marker(1));
+    progress.note_awaited(1);
+    assert!(progress.needs_marker(1) && !progress.needs_marker(2));
+    progress.note_passed_on(1);
+    assert!(!progress.needs_marker(1));
+    progress.note_awaited(2);
+    progress.note_passed_on(1);
+    assert!(progress.needs_marker(2), "an older ticket was passed on");
+    progress.stand_at(3);
+    assert!(progress.needs_marker(3));
+}
+
+#[test]
+fn nothing_needs_a_marker_on_a_device_that_completes_each_op() {
+    let progress = progress(false);
+    progress.note_awaited(1);
+    progress.stand_at(1);
+    assert!(!progress.needs_marker(1));
 }
