@@ -22,6 +22,7 @@
 //! from.
 // Decision: docs/decisions/0025-memory-is-zeroed-at-allocation.md
 
+use super::At;
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
 use crate::shared::{Allocation, Operand, Request, Stream, StreamCore, Terms, unserved};
@@ -50,7 +51,7 @@ impl Stream {
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        self.alloc_at(Site::here(&"alloc"), len)
+        self.at(Site::here(&"alloc")).alloc(len)
     }
 
     /// Allocates `len` elements in the order of this stream and zeroes them with a fill, the first
@@ -77,24 +78,29 @@ impl Stream {
     /// ```
     #[track_caller]
     pub fn alloc_zeroed<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        self.alloc_zeroed_at(Site::here(&"alloc_zeroed"), len)
-    }
-
-    pub(super) fn alloc_zeroed_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
-        let core = self.core();
-        Ok(Buffer::new(alloc(core, site, bytes_of::<T>(core, site, len)?, true)?, len))
-    }
-
-    #[inline]
-    pub(super) fn alloc_at<T: Element>(&self, site: Site, len: usize) -> Result<Buffer<T>> {
-        let core = self.core();
-        Ok(Buffer::new(alloc(core, site, bytes_of::<T>(core, site, len)?, false)?, len))
+        self.at(Site::here(&"alloc_zeroed")).alloc_zeroed(len)
     }
 }
 
-#[inline]
-fn bytes_of<T: Element>(core: &StreamCore, site: Site, len: usize) -> Result<usize> {
-    len.checked_mul(size_of::<T>()).ok_or_else(|| too_long(core, site, len, size_of::<T>()))
+impl At<'_> {
+    /// Does the same as [`Stream::alloc`].
+    #[inline]
+    pub fn alloc<T: Element>(self, len: usize) -> Result<Buffer<T>> {
+        self.buffer(len, false)
+    }
+
+    /// Does the same as [`Stream::alloc_zeroed`].
+    pub fn alloc_zeroed<T: Element>(self, len: usize) -> Result<Buffer<T>> {
+        self.buffer(len, true)
+    }
+
+    #[inline]
+    fn buffer<T: Element>(self, len: usize, zeroed: bool) -> Result<Buffer<T>> {
+        let (core, site) = (self.stream.core(), self.site);
+        let len_bytes = len.checked_mul(size_of::<T>());
+        let len_bytes = len_bytes.ok_or_else(|| too_long(core, site, len, size_of::<T>()))?;
+        Ok(Buffer::new(alloc(core, site, len_bytes, zeroed)?, len))
+    }
 }
 
 #[cold]

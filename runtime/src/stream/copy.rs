@@ -8,6 +8,7 @@
 //! returned to the caller.
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
+use super::At;
 use super::rows::{device_copy, host_copy};
 use super::staged::{Slot, StagingMemory, can_hold_back};
 use crate::buffer::Buffer;
@@ -36,23 +37,7 @@ impl Stream {
     /// buffer back out of either error.
     #[track_caller]
     pub fn copy_to_device<T: Element>(&self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
-        self.copy_to_device_at(Site::here(&"copy_to_device"), host)
-    }
-
-    pub(super) fn copy_to_device_at<T: Element>(
-        &self,
-        site: Site,
-        host: Pinned<T>,
-    ) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
-        if let Err(error) = self.host_end(site, host.bytes()) {
-            return Err(host.into_error(error.at(site)));
-        }
-        let buffer = match self.alloc_at(Site::at(&"alloc", site.location), host.len()) {
-            Ok(buffer) => buffer,
-            Err(error) => return Err(host.into_error(error)),
-        };
-        let sent = self.copy_in(site, &buffer, host);
-        Ok((buffer, sent))
+        self.at(Site::here(&"copy_to_device")).copy_to_device(host)
     }
 
     /// Copies `host` into `buffer`, which must have the same number of elements.
@@ -114,14 +99,7 @@ impl Stream {
     /// memory; the errors of any op, as in [`launch`](Self::launch).
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
-        self.copy_to_host_at(Site::here(&"copy_to_host"), buffer)
-    }
-
-    pub(super) fn copy_to_host_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
-        match self.copy_out(site, buffer) {
-            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take(&slot))),
-            Err(error) => Pending::refused_on(self.core(), error),
-        }
+        self.at(Site::here(&"copy_to_host")).copy_to_host(buffer)
     }
 
     /// Reads `buffer` into a vector, through pinned memory as in
@@ -135,20 +113,7 @@ impl Stream {
     /// The errors of [`copy_to_host`](Self::copy_to_host).
     #[track_caller]
     pub fn read<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
-        self.read_at(Site::here(&"read"), buffer, Vec::extend_from_slice)
-    }
-
-    /// Reads `buffer` into a vector, to which `append` adds the elements piece by piece.
-    pub(super) fn read_at<T: Element, U: Send + 'static>(
-        &self,
-        site: Site,
-        buffer: &Buffer<T>,
-        append: fn(&mut Vec<U>, &[T]),
-    ) -> Pending<Vec<U>> {
-        match self.copy_out(site, buffer) {
-            Ok((place, slot)) => Pending::in_steps(self.core(), place, copied_in_steps(slot, append)),
-            Err(error) => Pending::refused_on(self.core(), error),
-        }
+        self.at(Site::here(&"read")).read(buffer)
     }
 
     /// Reads the single element of `buffer`.
@@ -158,17 +123,11 @@ impl Stream {
     /// one element.
     #[track_caller]
     pub fn read_one<T: Element>(&self, buffer: &Buffer<T>) -> Pending<T> {
-        self.read_one_at(Site::here(&"read_one"), buffer)
+        self.at(Site::here(&"read_one")).read_one(buffer)
     }
 
-    pub(super) fn read_one_at<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Pending<T> {
-        match self.same_len(site, 1, buffer.len()).and_then(|()| self.copy_out(site, buffer)) {
-            Ok((place, slot)) => Pending::later(self.core(), place, move || Ok(take::<T>(&slot)[0])),
-            Err(error) => Pending::refused_on(self.core(), error),
-        }
-    }
-
-    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Result<Place>, Slot)> {
+    /// Copies `buffer` into pinned memory, which is in the slot when the copy has finished.
+    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Place, Slot)> {
         let memory = self.staging_memory(site, buffer.len_bytes())?;
         let (len, slot) = (buffer.len(), Slot::default());
         let operands = [buffer.operand(AccessMode::Read)];
@@ -177,7 +136,7 @@ impl Stream {
         let fill = move |bytes| *mine.lock() = Some(Pinned::<T>::new(bytes, len).into_bytes());
         let place = self.enqueue_staged(request, memory, fill, |host| {
             Command::Copy(host_copy(CopyKind::DeviceToHost, host, buffer))
-        });
+        })?;
         Ok((place, slot))
     }
 
@@ -192,11 +151,7 @@ impl Stream {
     /// The errors of [`copy_to_host`](Self::copy_to_host); `Shape` if the lengths differ.
     #[track_caller]
     pub fn write<T: Element>(&self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        self.write_at(Site::here(&"write"), buffer, host)
-    }
-
-    pub(super) fn write_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
-        Pending::value(self.core(), self.write_slice(site, buffer, host), ())
+        self.at(Site::here(&"write")).write(buffer, host)
     }
 
     /// Copies a vector into `buffer` like [`write`](Self::write), and gives it back. The call
@@ -335,16 +290,7 @@ impl Stream {
     /// different numbers of rows; the errors of any op, as in [`launch`](Self::launch).
     #[track_caller]
     pub fn copy_buffer<T: Element>(&self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
-        self.copy_buffer_at(Site::here(&"copy_buffer"), destination, source)
-    }
-
-    pub(super) fn copy_buffer_at<T: Element>(
-        &self,
-        site: Site,
-        destination: &Buffer<T>,
-        source: &Buffer<T>,
-    ) -> Pending<()> {
-        self.copy_between(site, destination, source, false)
+        self.copy_between(Site::here(&"copy_buffer"), destination, source, false)
     }
 
     /// Copies the elements of `source` to `destination`, which may be on different devices. The
@@ -381,7 +327,7 @@ impl Stream {
         self.copy_between(Site::here(&"copy_buffer_peer"), destination, source, true)
     }
 
-    pub(super) fn copy_between<T: Element>(
+    fn copy_between<T: Element>(
         &self,
         site: Site,
         destination: &Buffer<T>,
@@ -435,6 +381,76 @@ impl Stream {
             (Err(error), _) => Err(self.core().refuse(&request, error)),
         };
         Pending::value(self.core(), place, ())
+    }
+}
+
+impl At<'_> {
+    /// Does the same as [`Stream::copy_to_device`].
+    ///
+    /// # Errors
+    /// The errors of [`Stream::copy_to_device`].
+    pub fn copy_to_device<T: Element>(self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
+        let At { stream, site } = self;
+        if let Err(error) = stream.host_end(site, host.bytes()) {
+            return Err(host.into_error(error.at(site)));
+        }
+        let buffer = match stream.at(Site::at(&"alloc", site.location)).alloc(host.len()) {
+            Ok(buffer) => buffer,
+            Err(error) => return Err(host.into_error(error)),
+        };
+        let sent = stream.copy_in(site, &buffer, host);
+        Ok((buffer, sent))
+    }
+
+    /// Does the same as [`Stream::copy_to_host`].
+    pub fn copy_to_host<T: Element>(self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
+        match self.stream.copy_out(self.site, buffer) {
+            Ok((place, slot)) => Pending::later(self.stream.core(), Ok(place), move || Ok(take(&slot))),
+            Err(error) => Pending::refused_on(self.stream.core(), error),
+        }
+    }
+
+    /// Does the same as [`Stream::read`].
+    pub fn read<T: Element>(self, buffer: &Buffer<T>) -> Pending<Vec<T>> {
+        self.read_as(buffer, Vec::extend_from_slice)
+    }
+
+    /// Does the same as [`Stream::read`], for a vector of other elements. `append` adds one of them
+    /// for each element that it gets.
+    pub fn read_as<T: Element, U: Send + 'static>(
+        self,
+        buffer: &Buffer<T>,
+        append: fn(&mut Vec<U>, &[T]),
+    ) -> Pending<Vec<U>> {
+        let core = self.stream.core();
+        match self.stream.copy_out(self.site, buffer) {
+            Ok((place, slot)) => Pending::in_steps(core, Ok(place), copied_in_steps(slot, append)),
+            Err(error) => Pending::refused_on(core, error),
+        }
+    }
+
+    /// Does the same as [`Stream::read_one`].
+    pub fn read_one<T: Element>(self, buffer: &Buffer<T>) -> Pending<T> {
+        let At { stream, site } = self;
+        match stream.same_len(site, 1, buffer.len()).and_then(|()| stream.copy_out(site, buffer)) {
+            Ok((place, slot)) => Pending::later(stream.core(), Ok(place), move || Ok(take::<T>(&slot)[0])),
+            Err(error) => Pending::refused_on(stream.core(), error),
+        }
+    }
+
+    /// Does the same as [`Stream::write`].
+    pub fn write<T: Element>(self, buffer: &Buffer<T>, host: &[T]) -> Pending<()> {
+        Pending::value(self.stream.core(), self.stream.write_slice(self.site, buffer, host), ())
+    }
+
+    /// Does the same as [`Stream::copy_buffer`].
+    pub fn copy_buffer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.stream.copy_between(self.site, destination, source, false)
+    }
+
+    /// Does the same as [`Stream::copy_buffer_peer`].
+    pub fn copy_buffer_peer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
+        self.stream.copy_between(self.site, destination, source, true)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The properties and builder of a stream, and its kernel launches and fills.
 
+use super::At;
 use crate::buffer::Buffer;
 use crate::kernel::{AccessMode, KernelCall, LaunchConfig};
 use crate::order::{Site, StreamId};
@@ -111,13 +112,9 @@ impl Stream {
         self.launch_at(Site::here(&call.kernel.name), call, config)
     }
 
+    /// Not a method of [`At`] alone: calling that would move the call once more.
     #[inline]
-    pub(super) fn launch_at(
-        &self,
-        site: Site,
-        mut call: KernelCall<'_>,
-        config: LaunchConfig,
-    ) -> Pending<()> {
+    fn launch_at(&self, site: Site, mut call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
         if call.kernel.library.is_some() {
             return self.launch_with_library(site, call, config);
         }
@@ -153,10 +150,19 @@ impl Stream {
     /// The errors of [`launch`](Self::launch).
     #[track_caller]
     pub fn fill<T: Element>(&self, buffer: &Buffer<T>, value: T) -> Pending<()> {
-        self.fill_at(Site::here(&"fill"), buffer, value)
+        self.at(Site::here(&"fill")).fill(buffer, value)
+    }
+}
+
+impl At<'_> {
+    /// Does the same as [`Stream::launch`].
+    #[inline]
+    pub fn launch(self, call: KernelCall<'_>, config: LaunchConfig) -> Pending<()> {
+        self.stream.launch_at(self.site, call, config)
     }
 
-    pub(super) fn fill_at<T: Element>(&self, site: Site, buffer: &Buffer<T>, value: T) -> Pending<()> {
+    /// Does the same as [`Stream::fill`].
+    pub fn fill<T: Element>(self, buffer: &Buffer<T>, value: T) -> Pending<()> {
         let mut pattern = [0; 8];
         pattern[..size_of::<T>()].copy_from_slice(value.as_bytes());
         let (height, width_bytes, pitch) = buffer.runs();
@@ -169,8 +175,9 @@ impl Stream {
             pattern_bytes: size_of::<T>() as u8,
         };
         let operands = [buffer.operand(AccessMode::Write)];
-        let place = self.core().enqueue(&mut Request::new("fill", site, &operands), |_| Command::Fill(fill));
-        Pending::value(self.core(), place, ())
+        let core = self.stream.core();
+        let place = core.enqueue(&mut Request::new("fill", self.site, &operands), |_| Command::Fill(fill));
+        Pending::value(core, place, ())
     }
 }
 

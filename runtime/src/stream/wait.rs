@@ -1,6 +1,7 @@
 //! Edges between streams, events, and waiting on the host.
 // Decision: docs/decisions/0011-wait-for-uses-where-streams-stand-now.md
 
+use super::At;
 use crate::buffer::Buffer;
 use crate::edge::Edge;
 use crate::event::Event;
@@ -59,13 +60,7 @@ impl Stream {
     #[track_caller]
     #[inline]
     pub fn wait_stream(&self, other: &Stream) -> Edge {
-        self.wait_stream_at(Site::here(&"wait_stream"), other)
-    }
-
-    #[inline]
-    pub(super) fn wait_stream_at(&self, site: Site, other: &Stream) -> Edge {
-        let place = self.core().wait_stream(site, other.core());
-        Edge::new(Pending::value(self.core(), place, ()))
+        self.at(Site::here(&"wait_stream")).wait_stream(other)
     }
 
     /// Orders later work on this stream after `event`. The device waits; the host does not.
@@ -172,6 +167,15 @@ impl Stream {
             return Pending::refused_on(core, error);
         }
         synchronize(core)
+    }
+}
+
+impl At<'_> {
+    /// Does the same as [`Stream::wait_stream`].
+    #[inline]
+    pub fn wait_stream(self, other: &Stream) -> Edge {
+        let core = self.stream.core();
+        Edge::new(Pending::value(core, core.wait_stream(self.site, other.core()), ()))
     }
 }
 
