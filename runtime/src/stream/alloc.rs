@@ -22,7 +22,7 @@
 //! from.
 // Decision: docs/decisions/0025-memory-is-zeroed-at-allocation.md
 
-use super::At;
+use super::{At, error};
 use crate::buffer::Buffer;
 use crate::order::{AccessMode, ByteRange, Site, Use};
 use crate::shared::{Allocation, Operand, Request, Stream, StreamCore, Terms, unserved};
@@ -105,9 +105,10 @@ impl At<'_> {
 
 #[cold]
 fn too_long(core: &StreamCore, site: Site, len: usize, element_bytes: usize) -> Error {
-    let why =
-        format!("{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer");
-    Error::new(ErrorKind::OutOfMemory, format!("{}: {why}", site.on(&core.label)))
+    let why = format_args!(
+        "{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer"
+    );
+    error(core, site, ErrorKind::OutOfMemory, why)
 }
 
 /// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every

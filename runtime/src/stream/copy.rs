@@ -8,9 +8,9 @@
 //! returned to the caller.
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
-use super::At;
 use super::rows::{device_copy, host_copy};
 use super::staged::{Slot, StagingMemory, can_hold_back};
+use super::{At, error};
 use crate::buffer::Buffer;
 use crate::memory::{HostEnd, Pinned};
 use crate::order::{AccessMode, OrderMode, Site};
@@ -19,7 +19,7 @@ use crate::shared::{DeviceShared, Place, Reach, Request, Stream, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result, reentry};
+use warpline_driver::{Command, CopyKind, DeviceId, Element, ErrorKind, Result, reentry};
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` into it.
@@ -461,14 +461,12 @@ impl Stream {
         if !matches!(mode, OrderMode::Warn | OrderMode::Off) {
             return Ok(());
         }
-        let text = format!(
-            "{}: a copy between {} and {} needs the order mode deny or wait, and this runtime has {mode:?}; \
-             nothing else keeps kernels of the CPU device off the memory meanwhile",
-            site.on(self.label()),
-            ends[0].id,
-            ends[1].id,
+        let [source, destination] = ends.map(|end| end.id);
+        let why = format_args!(
+            "a copy between {source} and {destination} needs the order mode deny or wait, and this runtime has \
+             {mode:?}; nothing else keeps kernels of the CPU device off the memory meanwhile"
         );
-        Err(Error::new(ErrorKind::Unsupported, text))
+        Err(error(self.core(), site, ErrorKind::Unsupported, why))
     }
 }
 

@@ -190,12 +190,18 @@ pub(super) fn refusal(call: &KernelCall<'_>, config: LaunchConfig) -> Option<Err
     }
 }
 
+/// Returns the error of a call that is refused because of `why`.
+#[cold]
+pub(super) fn error(core: &StreamCore, site: Site, kind: ErrorKind, why: fmt::Arguments<'_>) -> Error {
+    Error::new(kind, format!("{}: {why}", site.on(&core.label)))
+}
+
 /// Returns the error of a kernel call that was refused by itself, with the place of the launch.
 #[cold]
-fn refused_call(core: &StreamCore, site: Site, kernel: &str, error: &Error) -> Error {
-    let text = error.to_string();
+fn refused_call(core: &StreamCore, site: Site, kernel: &str, refusal: &Error) -> Error {
+    let text = refusal.to_string();
     let why = text.strip_prefix(kernel).unwrap_or(&text).trim_start_matches(": ");
-    Error::new(error.kind(), format!("{}: {why}", site.on(&core.label)))
+    error(core, site, refusal.kind(), format_args!("{why}"))
 }
 
 impl PartialEq for Stream {
@@ -290,33 +296,27 @@ impl StreamBuilder {
     /// `InvalidArgument` if [`max_in_flight`](Self::max_in_flight) is 0; `Unsupported` or
     /// `InvalidArgument` as in [`borrow_raw`](Self::borrow_raw).
     pub fn build(self) -> Result<Stream> {
-        if self.settings.max_in_flight == Some(0) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "a stream of {} cannot be built: max_in_flight is 0, and at least 1 is needed; \
-                     omit the call to max_in_flight for a stream without a limit",
-                    self.device
-                ),
-            ));
+        let StreamBuilder { device, settings } = self;
+        if settings.max_in_flight == Some(0) {
+            let why = format!(
+                "a stream of {device} cannot be built: max_in_flight is 0, and at least 1 is needed; omit the \
+                 call to max_in_flight for a stream without a limit"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        if self.settings.borrowed.is_some() && matches!(self.device.id(), DeviceId::Cpu(_)) {
-            return Err(Error::new(
-                crate::ErrorKind::Unsupported,
-                format!("borrow_raw: {} has no raw streams; create a stream with new_stream", self.device),
-            ));
+        if settings.borrowed.is_some() && matches!(device.id(), DeviceId::Cpu(_)) {
+            let why = format!("borrow_raw: {device} has no raw streams; create a stream with new_stream");
+            return Err(Error::new(ErrorKind::Unsupported, why));
         }
         // CU_STREAM_LEGACY and CU_STREAM_PER_THREAD of cuda.h.
-        if let Some(number @ 0..=2) = self.settings.borrowed.map(|raw| raw.as_ptr() as usize) {
+        if let Some(number @ 0..=2) = settings.borrowed.map(|raw| raw.as_ptr() as usize) {
             let why = match number {
                 2 => "the per-thread default stream is a different stream on each thread",
                 _ => "the null stream synchronizes with every blocking stream",
             };
-            return Err(Error::new(
-                crate::ErrorKind::InvalidArgument,
-                format!("borrow_raw: {why}; pass one made with cuStreamCreate"),
-            ));
+            let why = format!("borrow_raw: {why}; pass one made with cuStreamCreate");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(Stream::new(StreamCore::new(self.device.shared().clone(), self.settings)?))
+        Ok(Stream::new(StreamCore::new(device.shared().clone(), settings)?))
     }
 }

@@ -24,13 +24,11 @@ pub struct StreamPool {
 impl StreamPool {
     pub(crate) fn new(device: Device, size: usize) -> Result<Self> {
         if size == 0 {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "stream_pool on {device}: its size is 0, and at least 1 is needed; pass how many streams may be leased \
-                     at a time"
-                ),
-            ));
+            let why = format!(
+                "stream_pool on {device}: its size is 0, and at least 1 is needed; pass how many streams may \
+                 be leased at a time"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let size = size.min(Semaphore::MAX_PERMITS);
         Ok(StreamPool {

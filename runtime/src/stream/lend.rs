@@ -1,5 +1,6 @@
 //! Buffers over memory that other code allocated, and the device addresses of buffers.
 
+use super::error;
 use crate::background::{self, Duty};
 use crate::buffer::Buffer;
 use crate::kernel::Kernel;
@@ -9,7 +10,7 @@ use crate::shared::{Allocation, Stream};
 use std::any::Any;
 use std::sync::Arc;
 use warpline_driver::reentry::{self, Caller};
-use warpline_driver::{DeviceId, DevicePtr, Element, Error, ErrorKind, Result};
+use warpline_driver::{DeviceId, DevicePtr, Element, ErrorKind, Result};
 
 impl Stream {
     /// Returns a buffer over device memory that other code allocated. `owner` is dropped once the
@@ -48,28 +49,20 @@ impl Stream {
         core.ensure_open(site)?;
         let align = align_of::<T>() as u64;
         if (address == 0 && len > 0) || !address.is_multiple_of(align) {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{}: address {address:#x} cannot hold {len} elements of {}, which need an \
-                     alignment of {align} bytes; pass the address of device memory",
-                    site.on(&core.label),
-                    T::NAME
-                ),
-            ));
+            let why = format_args!(
+                "address {address:#x} cannot hold {len} elements of {}, which need an alignment of {align} \
+                 bytes; pass the address of device memory",
+                T::NAME
+            );
+            return Err(error(core, site, ErrorKind::InvalidArgument, why));
         }
-        let Some(len_bytes) =
-            len.checked_mul(size_of::<T>()).filter(|&bytes| address.checked_add(bytes as u64).is_some())
-        else {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "{}: {len} elements of {} at {address:#x} are more than can be addressed",
-                    site.on(&core.label),
-                    T::NAME
-                ),
-            ));
-        };
+        let len_bytes = len.checked_mul(size_of::<T>());
+        let len_bytes = len_bytes.filter(|&bytes| address.checked_add(bytes as u64).is_some());
+        let len_bytes = len_bytes.ok_or_else(|| {
+            let name = T::NAME;
+            let why = format_args!("{len} elements of {name} at {address:#x} are more than can be addressed");
+            error(core, site, ErrorKind::InvalidArgument, why)
+        })?;
         let used = Use { stream: core.id, ticket: core.issued() };
         let ptr = DevicePtr(address);
         let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
@@ -116,13 +109,12 @@ impl Stream {
             return Err(host.into_error(error));
         }
         if !matches!(core.device.id, DeviceId::Cpu(_)) {
-            let text = format!(
-                "{}: {} does not compute in memory of the host; pass the buffer to copy_to_device, or use a \
+            let why = format_args!(
+                "{} does not compute in memory of the host; pass the buffer to copy_to_device, or use a \
                  stream of a CPU device",
-                site.on(&core.label),
                 core.device.id
             );
-            return Err(host.into_error(Error::new(ErrorKind::Unsupported, text)));
+            return Err(host.into_error(error(core, site, ErrorKind::Unsupported, why)));
         }
         let used = Use { stream: core.id, ticket: core.issued() };
         let (ptr, len) = (DevicePtr(host.as_ptr() as u64), host.len());
@@ -184,28 +176,22 @@ impl Stream {
         let core = self.core();
         core.may_ask(site)?;
         if matches!(core.device.id, DeviceId::Cpu(_)) && kernel.twin.is_some() {
-            let text = format!(
-                "{}: {} runs the CPU form of {}, which has no module; pass a buffer to the kernel",
-                site.on(&core.label),
-                core.device.id,
-                kernel.name
+            let (device, name) = (core.device.id, kernel.name);
+            let why = format_args!(
+                "{device} runs the CPU form of {name}, which has no module; pass a buffer to the kernel"
             );
-            return Err(Error::new(ErrorKind::Unsupported, text));
+            return Err(error(core, site, ErrorKind::Unsupported, why));
         }
         core.ensure_open(site)?;
         let (ptr, bytes) =
             core.device.driver.global(kernel, name).map_err(|error| core.refused(site, &error))?;
         if !bytes.is_multiple_of(size_of::<T>()) {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "{}: {name} has {bytes} bytes, not a whole number of {} of {} bytes; request \
-                     it with its own type",
-                    site.on(&core.label),
-                    T::NAME,
-                    size_of::<T>()
-                ),
-            ));
+            let (element, size) = (T::NAME, size_of::<T>());
+            let why = format_args!(
+                "{name} has {bytes} bytes, not a whole number of {element} of {size} bytes; request it with \
+                 its own type"
+            );
+            return Err(error(core, site, ErrorKind::Shape, why));
         }
         let used = Use { stream: core.id, ticket: core.issued() };
         let allocation = Allocation::lent(core.device.clone(), ptr, bytes, used, site, Arc::new(()));

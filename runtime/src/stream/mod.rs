@@ -18,6 +18,7 @@ pub(crate) use alloc::alloc_unspecified;
 pub use at::At;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::StreamBuilder;
+use handle::error;
 pub use lease::{StreamLease, StreamPool};
 pub use room::Permit;
 pub(crate) use wait::synchronize;

@@ -31,14 +31,11 @@ impl Stream {
     pub async fn room(&self) -> Result<Permit> {
         let core = self.core();
         let Some(room) = core.admission.room() else {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "room: stream \"{}\" has no limit; set one with max_in_flight when you build \
-                     it",
-                    core.label
-                ),
-            ));
+            let label = &core.label;
+            let why = format!(
+                "room: stream \"{label}\" has no limit; set one with max_in_flight when you build it"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
         };
         core.device.ensure_open()?;
         if let Ok(permit) = room.clone().try_acquire_owned() {

@@ -7,27 +7,12 @@ use warpline_driver::{Copy, CopyKind, Element, Error, ErrorKind, Result};
 /// Returns a copy between a buffer and contiguous host memory at the address `host`.
 pub(super) fn host_copy<T: Element>(kind: CopyKind, host: u64, buffer: &Buffer<T>) -> Copy {
     let (height, width_bytes, pitch) = buffer.runs();
-    let device = buffer.address();
-    match kind {
-        CopyKind::DeviceToHost => Copy {
-            kind,
-            src: device,
-            src_pitch: pitch,
-            dst: host,
-            dst_pitch: width_bytes,
-            width_bytes,
-            height,
-        },
-        _ => Copy {
-            kind,
-            src: host,
-            src_pitch: width_bytes,
-            dst: device,
-            dst_pitch: pitch,
-            width_bytes,
-            height,
-        },
-    }
+    let (host, device) = ((host, width_bytes), (buffer.address(), pitch));
+    let ((src, src_pitch), (dst, dst_pitch)) = match kind {
+        CopyKind::DeviceToHost => (device, host),
+        _ => (host, device),
+    };
+    Copy { kind, src, src_pitch, dst, dst_pitch, width_bytes, height }
 }
 
 /// Returns a copy between two buffers. One of them must be contiguous, or both must have the same
@@ -38,14 +23,11 @@ pub(super) fn device_copy<T: Element>(
     source: &Buffer<T>,
     destination: &Buffer<T>,
 ) -> Result<Copy> {
-    if source.len() != destination.len() {
-        return Err(Error::new(
-            ErrorKind::Shape,
-            format!(
-                "{site}: the source has {} elements and the destination {}; take a slice of the longer one",
-                source.len(),
-                destination.len()
-            ),
+    let refused = |why| Err(Error::new(ErrorKind::Shape, format!("{site}: {why}")));
+    let (from, to) = (source.len(), destination.len());
+    if from != to {
+        return refused(format!(
+            "the source has {from} elements and the destination {to}; take a slice of the longer one"
         ));
     }
     let (src_rows, src_width, src_pitch) = source.runs();
@@ -55,22 +37,12 @@ pub(super) fn device_copy<T: Element>(
         (_, 1) => (src_rows, src_width, src_pitch, src_width),
         _ if src_rows == dst_rows => (src_rows, src_width, src_pitch, dst_pitch),
         _ => {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "{site}: the source is a strided view of {src_rows} rows and the destination one of {dst_rows}; copy \
-                     through contiguous memory"
-                ),
+            return refused(format!(
+                "the source is a strided view of {src_rows} rows and the destination one of {dst_rows}; copy \
+                 through contiguous memory"
             ));
         }
     };
-    Ok(Copy {
-        kind,
-        src: source.address(),
-        src_pitch,
-        dst: destination.address(),
-        dst_pitch,
-        width_bytes,
-        height,
-    })
+    let (src, dst) = (source.address(), destination.address());
+    Ok(Copy { kind, src, src_pitch, dst, dst_pitch, width_bytes, height })
 }

@@ -1,5 +1,6 @@
 //! Enqueuing of copies between host and device, now or once their page-locked memory exists.
 
+use super::error;
 use crate::background;
 use crate::memory::{HostEnd, PinnedBytes, Promise};
 use crate::order::Site;
@@ -8,7 +9,7 @@ use crate::shared::{Place, Request, Stream, StreamCore, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::timeline::Keep;
-use warpline_driver::{Command, Copy, Error, ErrorKind, Result, StagedCopy, reentry};
+use warpline_driver::{Command, Copy, ErrorKind, Result, StagedCopy, reentry};
 
 /// The most page-locked memory that a copy in pieces takes. A piece of this size occupies the link
 /// to a GPU for more than 100 µs, which is long compared with the cost of a host function.
@@ -125,13 +126,10 @@ impl Stream {
         if host == device {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Shape,
-            format!(
-                "{}: {host} elements on the host, {device} on the device; take a slice of the longer one",
-                site.on(self.label())
-            ),
-        ))
+        let why = format_args!(
+            "{host} elements on the host, {device} on the device; take a slice of the longer one"
+        );
+        Err(error(self.core(), site, ErrorKind::Shape, why))
     }
 }
 
@@ -147,17 +145,12 @@ pub(super) fn can_hold_back(core: &StreamCore) -> bool {
 
 /// Returns the host's end of a copy by this stream's device.
 fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-    let here = core.device.id;
+    let (here, there) = (core.device.id, host.locked_by());
     host.end_for(here).ok_or_else(|| {
-        Error::new(
-            ErrorKind::DeviceMismatch,
-            format!(
-                "{}: the pinned buffer belongs to {} and is not page-locked, and {here} copies \
-                 only from and to page-locked memory; get it from pinned() of a CUDA device, \
-                 or stage it with write()",
-                site.on(&core.label),
-                host.locked_by(),
-            ),
-        )
+        let why = format_args!(
+            "the pinned buffer belongs to {there} and is not page-locked, and {here} copies only from and to \
+             page-locked memory; get it from pinned() of a CUDA device, or stage it with write()"
+        );
+        error(core, site, ErrorKind::DeviceMismatch, why)
     })
 }
