@@ -107,9 +107,7 @@ impl<T: Element> Buffer<T> {
     /// `Shape` if the range exceeds the buffer or the buffer is not contiguous.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let (start, end) = bounds(range, self.len(), "slice")?;
-        if !self.is_contiguous() {
-            return Err(self.not_contiguous("slice", "select rows or columns of it"));
-        }
+        self.ensure_contiguous("slice", "select rows or columns of it")?;
         Ok(self.view(start, 1, end - start, end - start))
     }
 
@@ -119,9 +117,7 @@ impl<T: Element> Buffer<T> {
     /// `Shape` if the number of elements is not a multiple of `rows`, or the buffer is not
     /// contiguous.
     pub fn as_matrix(&self, rows: usize) -> Result<Self> {
-        if !self.is_contiguous() {
-            return Err(self.not_contiguous("as_matrix", "copy it to contiguous memory first"));
-        }
+        self.ensure_contiguous("as_matrix", "copy it to contiguous memory first")?;
         if rows == 0 || !self.len().is_multiple_of(rows) {
             return Err(not_whole_rows(self.len(), rows));
         }
@@ -152,9 +148,7 @@ impl<T: Element> Buffer<T> {
     /// # Errors
     /// `Shape` if the bytes are not a whole number of aligned `U`, or the buffer is not contiguous.
     pub fn reinterpret<U: Element>(&self) -> Result<Buffer<U>> {
-        if !self.is_contiguous() {
-            return Err(self.not_contiguous("reinterpret", "copy it to contiguous memory first"));
-        }
+        self.ensure_contiguous("reinterpret", "copy it to contiguous memory first")?;
         let (start, len, size) = (self.offset * size_of::<T>(), self.len_bytes(), size_of::<U>());
         let is_aligned = start.is_multiple_of(size) && self.address().is_multiple_of(size as u64);
         if len != 0 && !(is_aligned && len.is_multiple_of(size)) {
@@ -181,8 +175,9 @@ impl<T: Element> Buffer<T> {
         self.allocation.ledger.open().clear_marks(&self.range());
     }
 
-    fn not_contiguous(&self, what: &str, instead: &str) -> Error {
-        not_contiguous(what, (self.rows, self.width, self.pitch), instead)
+    /// Returns an error if the elements are not adjacent in memory.
+    fn ensure_contiguous(&self, what: &str, instead: &str) -> Result<()> {
+        if self.is_contiguous() { Ok(()) } else { Err(not_contiguous(what, self.shape(), instead)) }
     }
 
     pub(crate) fn allocation(&self) -> &Arc<Allocation> {
@@ -223,23 +218,18 @@ impl<T: Element> Buffer<T> {
 
 #[cold]
 fn not_contiguous(what: &str, (rows, width, pitch): (usize, usize, usize), instead: &str) -> Error {
-    Error::new(
-        ErrorKind::Shape,
-        format!(
-            "{what}: the buffer is a strided view of {rows} rows of {width} elements, {pitch} apart; {instead}"
-        ),
-    )
+    let why = format!(
+        "{what}: the buffer is a strided view of {rows} rows of {width} elements, {pitch} apart; {instead}"
+    );
+    Error::new(ErrorKind::Shape, why)
 }
 
 #[cold]
 fn not_whole_rows(len: usize, rows: usize) -> Error {
-    Error::new(
-        ErrorKind::Shape,
-        format!(
-            "as_matrix: {len} elements cannot be divided into {rows} rows; pass a number of rows that \
-             divides them"
-        ),
-    )
+    let why = format!(
+        "as_matrix: {len} elements cannot be divided into {rows} rows; pass a number of rows that divides them"
+    );
+    Error::new(ErrorKind::Shape, why)
 }
 
 #[cold]
@@ -264,10 +254,8 @@ fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usi
         Bound::Unbounded => len,
     };
     if start > end || end > len {
-        return Err(Error::new(
-            ErrorKind::Shape,
-            format!("{what}: {start}..{end} is not within 0..{len}; pass a range inside the buffer"),
-        ));
+        let why = format!("{what}: {start}..{end} is not within 0..{len}; pass a range inside the buffer");
+        return Err(Error::new(ErrorKind::Shape, why));
     }
     Ok((start, end))
 }

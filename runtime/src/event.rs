@@ -101,13 +101,10 @@ impl Event {
         }
         let device = &self.core.device;
         let (Some(end), Some(start)) = (end.event(), start.event()) else {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "elapsed_since: the events are of {} and {}, whose clocks cannot be compared; time both on one device",
-                    earlier.core.device.id, device.id
-                ),
-            ));
+            return Err(refused(format_args!(
+                "the events are of {} and {}, whose clocks cannot be compared; time both on one device",
+                earlier.core.device.id, device.id
+            )));
         };
         let elapsed = |start, end| {
             device.driver.elapsed(start, end).map_err(|error| device.refused(&"elapsed_since", &error))
@@ -125,16 +122,15 @@ impl Event {
 
     /// Returns the event's time stamp, if the event has been passed.
     fn passed_stamp(&self, which: &str) -> Result<&Stamp> {
-        let refusal = |why: String| Error::new(ErrorKind::InvalidArgument, format!("elapsed_since: {why}"));
         let stamp = self.stamp.as_deref().ok_or_else(|| {
-            refusal(format!("the {which} event has no time; record it with record_timed_event"))
+            refused(format_args!("the {which} event has no time; record it with record_timed_event"))
         })?;
         if stamp.time().is_some()
             || (stamp.event().is_some() && self.core.progress.timeline.reached(self.ticket()))
         {
             return Ok(stamp);
         }
-        Err(refusal(format!(
+        Err(refused(format_args!(
             "stream \"{}\" has not passed the {which} event: it is at ticket {} of {}; await the event first",
             self.core.label,
             self.core.completed(),
@@ -145,10 +141,15 @@ impl Event {
 
 #[cold]
 fn in_the_wrong_order(by: Duration) -> Error {
-    let why = format!(
-        "elapsed_since: `earlier` was reached {by:?} after the event that it is compared with; swap the two"
-    );
-    Error::new(ErrorKind::InvalidArgument, why)
+    refused(format_args!(
+        "`earlier` was reached {by:?} after the event that it is compared with; swap the two"
+    ))
+}
+
+/// Returns the error of a call of `elapsed_since`.
+#[cold]
+fn refused(why: fmt::Arguments<'_>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("elapsed_since: {why}"))
 }
 
 impl IntoFuture for Event {

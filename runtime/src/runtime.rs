@@ -326,25 +326,19 @@ impl Inner {
             return self.cuda.device(&self.shared, ordinal).map(Device::of);
         }
         let cpus = self.devices.iter().filter(|device| matches!(device.id, DeviceId::Cpu(_))).count();
-        Err(Error::new(
-            ErrorKind::NoSuchDevice,
-            match id {
-                DeviceId::Cuda(_) => {
-                    format!(
-                        "there is no {id}: this build of warpline lacks the feature \"cuda\"; use \
-                         \"cpu\""
-                    )
-                }
-                DeviceId::Cpu(n) => format!(
-                    "there is no {id}: this runtime has {cpus} CPU device{}; build it with \
-                     cpu_devices({more}), or set WARPLINE_CPU_DEVICES={more} if it is built from \
-                     the environment",
-                    if cpus == 1 { "" } else { "s" },
-                    more = u64::from(n) + 1,
-                ),
-                _ => format!("there is no {id} in this runtime; build it with the driver of {id}"),
-            },
-        ))
+        let why = match id {
+            DeviceId::Cuda(_) => {
+                format!("there is no {id}: this build of warpline lacks the feature \"cuda\"; use \"cpu\"")
+            }
+            DeviceId::Cpu(n) => format!(
+                "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({more}), or \
+                 set WARPLINE_CPU_DEVICES={more} if it is built from the environment",
+                if cpus == 1 { "" } else { "s" },
+                more = u64::from(n) + 1,
+            ),
+            _ => format!("there is no {id} in this runtime; build it with the driver of {id}"),
+        };
+        Err(Error::new(ErrorKind::NoSuchDevice, why))
     }
 
     /// Lets a handle of one device open the others.

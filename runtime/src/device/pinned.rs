@@ -122,10 +122,9 @@ pub(crate) fn zeroed<T: Element>(mut pinned: Pinned<T>) -> Pinned<T> {
 }
 
 pub(crate) fn host_bytes<T: Element>(len: usize) -> Result<usize> {
-    len.checked_mul(size_of::<T>()).ok_or_else(|| {
-        Error::new(
-            ErrorKind::OutOfMemory,
-            format!("pinned: {len} elements of {} bytes are more than can be addressed", size_of::<T>()),
-        )
+    let size = size_of::<T>();
+    len.checked_mul(size).ok_or_else(|| {
+        let why = format!("pinned: {len} elements of {size} bytes are more than can be addressed");
+        Error::new(ErrorKind::OutOfMemory, why)
     })
 }

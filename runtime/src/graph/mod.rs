@@ -269,18 +269,14 @@ impl Graph {
         }));
         let core = stream.core();
         if !Arc::ptr_eq(&core.device, &graph.device) {
-            let error = Error::new(
-                ErrorKind::DeviceMismatch,
-                format!(
-                    "{}: the graph was captured on {} and the stream is on {}{}; launch it on a stream of the device it was \
-                     captured on",
-                    site.on(&core.label),
-                    graph.device.id,
-                    core.device.id,
-                    if core.device.id == graph.device.id { " of another runtime" } else { "" },
-                ),
+            let (there, here) = (graph.device.id, core.device.id);
+            let of_another = if here == there { " of another runtime" } else { "" };
+            let why = format!(
+                "{}: the graph was captured on {there} and the stream is on {here}{of_another}; launch it on a \
+                 stream of the device it was captured on",
+                site.on(&core.label)
             );
-            return Pending::refused_on(core, error.at(site));
+            return Pending::refused_on(core, Error::new(ErrorKind::DeviceMismatch, why).at(site));
         }
         let effect = Effect::Graph { plan: &graph.plan, claims: &graph.claims };
         let request = Request::with_effect("graph", site, &operands, effect);
@@ -319,12 +315,7 @@ impl Graph {
 impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let graph = &*self.0;
-        write!(
-            f,
-            "Graph({} ops, captured on {} by {})",
-            graph.ops,
-            graph.device.id,
-            graph.site.on(&graph.label)
-        )
+        let (ops, device, site) = (graph.ops, graph.device.id, graph.site.on(&graph.label));
+        write!(f, "Graph({ops} ops, captured on {device} by {site})")
     }
 }

@@ -154,16 +154,14 @@ fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -
     let (param, operand) = slices.zip(&operands).find(|(_, operand)| !operand.is_contiguous())?;
     let ParamKind::Slice { element_bytes, .. } = param.kind else { return None };
     let rows = operand.range.runs().count();
-    Some(Error::new(
-        ErrorKind::Shape,
-        format!(
-            "{}: operand {} is a strided view of {rows} rows of {} elements, and the kernel takes contiguous memory; \
-             copy it first",
-            kernel.name,
-            param.name,
-            operand.range.len_bytes() as usize / element_bytes / rows,
-        ),
-    ))
+    let why = format!(
+        "{}: operand {} is a strided view of {rows} rows of {} elements, and the kernel takes contiguous \
+         memory; copy it first",
+        kernel.name,
+        param.name,
+        operand.range.len_bytes() as usize / element_bytes / rows,
+    );
+    Some(Error::new(ErrorKind::Shape, why))
 }
 
 /// Returns the error of a call that does not satisfy the kernel's `where`.
@@ -171,14 +169,9 @@ fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -
 #[inline(never)]
 pub(super) fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
     let values: Vec<_> = values.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
-    Error::new(
-        ErrorKind::Shape,
-        format!(
-            "{}: \"{condition}\" does not hold: {}; pass arguments that satisfy it",
-            kernel.name,
-            values.join(", "),
-        ),
-    )
+    let (name, values) = (kernel.name, values.join(", "));
+    let why = format!("{name}: \"{condition}\" does not hold: {values}; pass arguments that satisfy it");
+    Error::new(ErrorKind::Shape, why)
 }
 
 /// Puts `items` into the empty `list`. Writing them in place is faster than pushing them one by

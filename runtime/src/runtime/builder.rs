@@ -363,25 +363,20 @@ impl RuntimeBuilder {
             ("panic_in_twin", self.fault_plan.panic_in_twin == Some(0)),
             ("refuse_allocation", self.refuse_allocation == Some(0)),
         ];
-        let Some((what, _)) = zeros.iter().find(|(_, is_zero)| *is_zero) else { return Ok(()) };
-        Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!(
-                "a runtime cannot be built: {what} is 0, and at least 1 is needed; omit the call \
-                 to {what} for its default"
-            ),
-        ))
+        match zeros.iter().find(|(_, is_zero)| *is_zero) {
+            None => Ok(()),
+            Some((what, _)) => Err(cannot_be_built(format_args!(
+                "{what} is 0, and at least 1 is needed; omit the call to {what} for its default"
+            ))),
+        }
     }
 
     fn refuse_fraction(&self) -> Result<()> {
         match self.memory.fraction {
-            Some(fraction) if !(fraction > 0.0 && fraction <= 1.0) => {
-                let text = format!(
-                    "a runtime cannot be built: memory_fraction is {fraction}, and more than 0 and at \
-                     most 1 is needed; omit the call to memory_fraction for no limit"
-                );
-                Err(Error::new(ErrorKind::InvalidArgument, text))
-            }
+            Some(fraction) if !(fraction > 0.0 && fraction <= 1.0) => Err(cannot_be_built(format_args!(
+                "memory_fraction is {fraction}, and more than 0 and at most 1 is needed; omit the call to \
+                 memory_fraction for no limit"
+            ))),
             _ => Ok(()),
         }
     }
@@ -470,6 +465,10 @@ fn refuse_taken_id(id: DeviceId, devices: &[Arc<DeviceShared>]) -> Result<()> {
         }
         _ => return Ok(()),
     };
-    let text = format!("a runtime cannot be built: a driver's device is called {id}, and {why}");
-    Err(Error::new(ErrorKind::InvalidArgument, text))
+    Err(cannot_be_built(format_args!("a driver's device is called {id}, and {why}")))
+}
+
+/// Returns the error of settings that make no runtime.
+pub(super) fn cannot_be_built(why: fmt::Arguments<'_>) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("a runtime cannot be built: {why}"))
 }

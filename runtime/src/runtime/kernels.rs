@@ -1,8 +1,9 @@
 //! The settings for kernels of CPU devices.
 
 use super::RuntimeBuilder;
+use super::builder::cannot_be_built;
 use warpline_cpu::{CompileCuda, KernelChecks, KernelForm, KernelOptions};
-use warpline_driver::{Error, ErrorKind, Result};
+use warpline_driver::Result;
 
 /// The compiler of CUDA C++ for CPU devices.
 #[cfg(feature = "cuda")]
@@ -91,8 +92,9 @@ impl RuntimeBuilder {
         if cfg!(feature = "ptx") || is_default {
             return Ok(());
         }
-        let text = "a runtime cannot be built: kernel_form, kernel_checks or without_kernel_bounds asks for device code on \
-                    CPU devices, and warpline was built without its feature ptx; build with that feature";
-        Err(Error::new(ErrorKind::InvalidArgument, text))
+        Err(cannot_be_built(format_args!(
+            "kernel_form, kernel_checks or without_kernel_bounds asks for device code on CPU devices, and \
+             warpline was built without its feature ptx; build with that feature"
+        )))
     }
 }
