@@ -28,27 +28,27 @@ pub struct KernelCall<'a> {
 /// reaches through pointers follows.
 pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 6]>;
 
-impl<'a> KernelCall<'a> {
-    /// Returns the call of `kernel` with these arguments. If `failed` is an error, the launch
-    /// refuses the call with it.
-    ///
-    /// # Safety
-    /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with
-    /// their access.
-    #[inline]
-    pub(super) unsafe fn new<const ARGS: usize, const OPERANDS: usize>(
-        kernel: &'static Kernel,
-        args: [Arg; ARGS],
-        operands: [Operand<'a>; OPERANDS],
-        failed: Option<Error>,
-    ) -> Self {
-        let (no_args, no_operands) = (Args::new(), Operands::new());
-        let mut call = KernelCall { kernel, args: no_args, operands: no_operands, extras: None, failed };
-        put(&mut call.args, args);
-        put(&mut call.operands, operands);
-        call
-    }
+/// Returns the call of `kernel` with these arguments. If `failed` is an error, the launch refuses the
+/// call with it.
+///
+/// # Safety
+/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their
+/// access.
+#[inline]
+pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
+    kernel: &'static Kernel,
+    args: [Arg; ARGS],
+    operands: [Operand<'a>; OPERANDS],
+    failed: Option<Error>,
+) -> KernelCall<'a> {
+    let (no_args, no_operands) = (Args::new(), Operands::new());
+    let mut call = KernelCall { kernel, args: no_args, operands: no_operands, extras: None, failed };
+    put(&mut call.args, args);
+    put(&mut call.operands, operands);
+    call
+}
 
+impl<'a> KernelCall<'a> {
     /// Returns the kernel.
     #[inline]
     pub const fn kernel(&self) -> &'static Kernel {
@@ -139,10 +139,7 @@ impl<'a> KernelCall<'a> {
 
 /// Returns the error of a strided operand, if there is one.
 #[inline]
-pub(super) fn strided_operand<const N: usize>(
-    kernel: &'static Kernel,
-    operands: [Operand<'_>; N],
-) -> Option<Error> {
+pub fn strided_operand<const N: usize>(kernel: &'static Kernel, operands: [Operand<'_>; N]) -> Option<Error> {
     // Passed by value, so that the fast path keeps them in registers and needs no address of them.
     if operands.iter().all(Operand::is_contiguous) { None } else { refuse_strided(kernel, operands) }
 }
@@ -167,7 +164,7 @@ fn refuse_strided<const N: usize>(kernel: &Kernel, operands: [Operand<'_>; N]) -
 /// Returns the error of a call that does not satisfy the kernel's `where`.
 #[cold]
 #[inline(never)]
-pub(super) fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
+pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
     let values: Vec<_> = values.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
     let (name, values) = (kernel.name, values.join(", "));
     let why = format!("{name}: \"{condition}\" does not hold: {values}; pass arguments that satisfy it");

@@ -302,70 +302,50 @@ macro_rules! __kernel {
     ) => {
         $crate::__kernel! {
             @params 'a $mode ($attrs $vis $name $condition $descriptor $source $cpu)
-            signature [] names [] twin [] params [] args [] values [] scalars [] slices []; $($params)*
+            [[] [] [] [] [] [] [] []]; $($params)*
         }
     };
 
-    (@params $a:lifetime $mode:ident $head:tt
-        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
-        scalars $scalars:tt slices $slices:tt;
-    ) => {
-        $crate::__kernel! {
-            @emit $a $mode $head $signature $names $twin $params $args $values $scalars $slices
-        }
+    // Each parameter adds an entry to lists: of the signature, the names, the twin's types, the
+    // descriptor's parameters, the arguments, the values, and the scalars or the slices.
+    (@params $a:lifetime $mode:ident $head:tt [$($lists:tt)*];) => {
+        $crate::__kernel! { @emit $a $mode $head $($lists)* }
     };
-    (@params $a:lifetime $mode:ident $head:tt
-        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
-        scalars $scalars:tt slices $slices:tt;
+    (@params $a:lifetime $mode:ident $head:tt $lists:tt;
         write $x:ident: &mut [$element:ty] $(, $($rest:tt)*)?
     ) => {
-        $crate::__kernel! {
-            @slice $a $mode $head Write unique
-            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
-        }
+        $crate::__kernel! { @slice $a $mode $head Write unique $lists; $x $element; $($($rest)*)? }
     };
-    (@params $a:lifetime $mode:ident $head:tt
-        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
-        scalars $scalars:tt slices $slices:tt;
+    (@params $a:lifetime $mode:ident $head:tt $lists:tt;
         $x:ident: &mut [$element:ty] $(, $($rest:tt)*)?
     ) => {
-        $crate::__kernel! {
-            @slice $a $mode $head ReadWrite unique
-            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
-        }
+        $crate::__kernel! { @slice $a $mode $head ReadWrite unique $lists; $x $element; $($($rest)*)? }
+    };
+    (@params $a:lifetime $mode:ident $head:tt $lists:tt; $x:ident: &[$element:ty] $(, $($rest:tt)*)?) => {
+        $crate::__kernel! { @slice $a $mode $head Read shared $lists; $x $element; $($($rest)*)? }
     };
     (@params $a:lifetime $mode:ident $head:tt
-        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
-        scalars $scalars:tt slices $slices:tt;
-        $x:ident: &[$element:ty] $(, $($rest:tt)*)?
-    ) => {
-        $crate::__kernel! {
-            @slice $a $mode $head Read shared
-            $signature $names $twin $params $args $values $scalars $slices; $x $element; $($($rest)*)?
-        }
-    };
-    (@params $a:lifetime $mode:ident $head:tt
-        signature [$($signature:tt)*] names [$($names:tt)*] twin [$($twin:tt)*] params [$($params:tt)*]
-        args [$($args:tt)*] values [$($values:tt)*] scalars [$($scalars:tt)*] slices $slices:tt;
+        [
+            [$($signature:tt)*] [$($names:tt)*] [$($twin:tt)*] [$($params:tt)*] [$($args:tt)*]
+            [$($values:tt)*] [$($scalars:tt)*] $slices:tt
+        ];
         $x:ident: $element:ty $(, $($rest:tt)*)?
     ) => {
         $crate::__kernel! {
             @params $a $mode $head
-            signature [$($signature)* $x: $element,]
-            names [$($names)* $x]
-            twin [$($twin)* $element,]
-            params [$($params)* $crate::kernel::Param::scalar::<$element>(stringify!($x)),]
-            args [$($args)* $crate::kernel::Arg::scalar::<$element>($x),]
-            values [$($values)* (stringify!($x), &$x),]
-            scalars [$($scalars)* ($x $element)]
-            slices $slices; $($($rest)*)?
+            [
+                [$($signature)* $x: $element,]
+                [$($names)* $x]
+                [$($twin)* $element,]
+                [$($params)* $crate::kernel::Param::scalar::<$element>(stringify!($x)),]
+                [$($args)* $crate::kernel::Arg::scalar::<$element>($x),]
+                [$($values)* (stringify!($x), &$x),]
+                [$($scalars)* ($x $element)]
+                $slices
+            ]; $($($rest)*)?
         }
     };
-    (@params $a:lifetime $mode:ident $head:tt
-        signature $signature:tt names $names:tt twin $twin:tt params $params:tt args $args:tt values $values:tt
-        scalars $scalars:tt slices $slices:tt;
-        $($other:tt)+
-    ) => {
+    (@params $a:lifetime $mode:ident $head:tt $lists:tt; $($other:tt)+) => {
         compile_error!(concat!(
             "a kernel's parameter is `x: T`, `x: &[T]`, `x: &mut [T]` or `write x: &mut [T]`, not `",
             stringify!($($other)+),
@@ -374,21 +354,26 @@ macro_rules! __kernel {
     };
 
     (@slice $a:lifetime $mode:ident $head:tt $access:ident $unpack:ident
-        [$($signature:tt)*] [$($names:tt)*] [$($twin:tt)*] [$($params:tt)*] [$($args:tt)*] [$($values:tt)*]
-        $scalars:tt [$($slices:tt)*]; $x:ident $element:ty; $($rest:tt)*
+        [
+            [$($signature:tt)*] [$($names:tt)*] [$($twin:tt)*] [$($params:tt)*] [$($args:tt)*]
+            [$($values:tt)*] $scalars:tt [$($slices:tt)*]
+        ];
+        $x:ident $element:ty; $($rest:tt)*
     ) => {
         $crate::__kernel! {
             @params $a $mode $head
-            signature [$($signature)* $x: impl $crate::kernel::IntoOperand<$a, $element>,]
-            names [$($names)* $x]
-            twin [$($twin)* $crate::kernel::__private::$mode::$access<'_, $element>,]
-            params [$($params)* $crate::kernel::Param::slice::<$element>(
-                stringify!($x), $crate::kernel::AccessMode::$access
-            ),]
-            args [$($args)* $crate::kernel::__private::slice_arg(&$x),]
-            values [$($values)* (concat!(stringify!($x), ".len()"), &$x.len()),]
-            scalars $scalars
-            slices [$($slices)* ($x $element, $access $unpack)]; $($rest)*
+            [
+                [$($signature)* $x: impl $crate::kernel::IntoOperand<$a, $element>,]
+                [$($names)* $x]
+                [$($twin)* $crate::kernel::__private::$mode::$access<'_, $element>,]
+                [$($params)* $crate::kernel::Param::slice::<$element>(
+                    stringify!($x), $crate::kernel::AccessMode::$access
+                ),]
+                [$($args)* $crate::kernel::__private::slice_arg(&$x),]
+                [$($values)* (concat!(stringify!($x), ".len()"), &$x.len()),]
+                $scalars
+                [$($slices)* ($x $element, $access $unpack)]
+            ]; $($rest)*
         }
     };
 

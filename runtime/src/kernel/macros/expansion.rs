@@ -1,8 +1,8 @@
 //! The functions and types that an expansion of `kernel!` names. Other code must not call them.
 
-use crate::kernel::{AccessMode, Arg, Elements, Kernel, KernelCall, Operand, call};
-use std::fmt;
-use warpline_driver::{Element, Error};
+pub use crate::kernel::call::{call, does_not_hold, strided_operand};
+use crate::kernel::{AccessMode, Arg, Elements, Operand};
+use warpline_driver::Element;
 
 #[inline]
 pub fn slice_arg<T: Element>(operand: &Elements<'_, T>) -> Arg {
@@ -12,33 +12,6 @@ pub fn slice_arg<T: Element>(operand: &Elements<'_, T>) -> Arg {
 #[inline]
 pub fn operand<'a, T: Element>(operand: Elements<'a, T>, access: AccessMode) -> Operand<'a> {
     operand.with_access(access)
-}
-
-/// # Safety
-/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their
-/// access.
-#[inline]
-pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
-    kernel: &'static Kernel,
-    args: [Arg; ARGS],
-    operands: [Operand<'a>; OPERANDS],
-    failed: Option<Error>,
-) -> KernelCall<'a> {
-    // SAFETY: the same rules, kept by the caller.
-    unsafe { KernelCall::new(kernel, args, operands, failed) }
-}
-
-#[inline]
-pub fn strided_operand<const OPERANDS: usize>(
-    kernel: &'static Kernel,
-    operands: [Operand<'_>; OPERANDS],
-) -> Option<Error> {
-    call::strided_operand(kernel, operands)
-}
-
-#[cold]
-pub fn does_not_hold(kernel: &Kernel, condition: &str, values: &[(&str, &dyn fmt::Debug)]) -> Error {
-    call::does_not_hold(kernel, condition, values)
 }
 
 #[cold]
