@@ -162,10 +162,8 @@ pub(super) struct Pool {
     freed: u64,
     /// The number of allocations so far, including refused ones.
     asked: u64,
-    /// The numbers of the allocations that are planned to fail. `next_refusal` is the first of
-    /// them, or `u64::MAX`.
-    refusals: BTreeSet<u64>,
-    next_refusal: u64,
+    /// The number of the allocation that is planned to fail, or `u64::MAX`.
+    refusal: u64,
     live: usize,
     allocated: usize,
     peak_allocated: usize,
@@ -183,8 +181,7 @@ impl Pool {
             waits: Vec::new(),
             freed: 0,
             asked: 0,
-            refusals: BTreeSet::new(),
-            next_refusal: u64::MAX,
+            refusal: u64::MAX,
             live: 0,
             allocated: 0,
             peak_allocated: 0,
@@ -199,12 +196,17 @@ impl Pool {
     #[inline]
     pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
         self.count_allocation();
-        if self.asked == self.next_refusal {
+        if self.refuses() {
             return None;
         }
         let units = u32::try_from(units(len_bytes)).ok()?;
         let index = self.recent.pop(stream, units, &self.blocks)?;
         self.served.own += 1;
+        Some(self.make_live(index, stream, site, None))
+    }
+
+    #[inline(always)]
+    fn make_live(&mut self, index: u32, stream: StreamId, site: Site, wait: Option<Use>) -> Grant {
         let block = &mut self.blocks[index];
         block.state = State::Live;
         block.generation = block.generation.wrapping_add(1);
@@ -213,12 +215,8 @@ impl Pool {
         self.live += 1;
         self.allocated += block.len;
         self.peak_allocated = self.peak_allocated.max(self.allocated);
-        Some(Grant {
-            ptr: DevicePtr(block.address),
-            block: BlockId { index, generation: block.generation },
-            len_bytes: block.len,
-            wait: None,
-        })
+        let (ptr, generation) = (DevicePtr(block.address), block.generation);
+        Grant { ptr, block: BlockId { index, generation }, len_bytes: block.len, wait }
     }
 
     /// Counts an allocation, for callers that skip [`take_recent`](Self::take_recent).
@@ -228,18 +226,13 @@ impl Pool {
     }
 
     /// Returns whether a fault plan refuses the allocation counted last.
-    pub(super) fn refuses(&mut self) -> bool {
-        let refused = self.asked == self.next_refusal;
-        if refused {
-            self.refusals.pop_first();
-            self.next_refusal = self.refusals.first().copied().unwrap_or(u64::MAX);
-        }
-        refused
+    #[inline]
+    pub(super) fn refuses(&self) -> bool {
+        self.asked == self.refusal
     }
 
     pub(super) fn refuse_allocation(&mut self, nth: u64) {
-        self.refusals.insert(self.asked + nth.max(1));
-        self.next_refusal = self.refusals.first().copied().unwrap_or(u64::MAX);
+        self.refusal = self.asked + nth;
     }
 
     /// Finds a free block: rungs 2 to 4. With `last_resort`, rung 4 takes any block, and runs of
@@ -321,24 +314,11 @@ impl Pool {
             Rung::Waited => self.served.waited += 1,
             Rung::Grown => self.served.grown += 1,
         }
-        let block = &mut self.blocks[index];
-        block.state = State::Live;
-        block.generation = block.generation.wrapping_add(1);
-        block.stream = request.stream;
-        block.site = Some(request.site);
-        block.asked_units = match request.pool {
+        self.blocks[index].asked_units = match request.pool {
             PoolId::DEFAULT => u32::try_from(request.size / UNIT_BYTES).unwrap_or(0),
             _ => 0,
         };
-        self.live += 1;
-        self.allocated += block.len;
-        self.peak_allocated = self.peak_allocated.max(self.allocated);
-        Grant {
-            ptr: DevicePtr(block.address),
-            block: BlockId { index, generation: block.generation },
-            len_bytes: block.len,
-            wait,
-        }
+        self.make_live(index, request.stream, request.site, wait)
     }
 
     /// Takes a block back.

@@ -74,16 +74,11 @@ impl Recent {
         let set = set_of(stream, units);
         let lists = &mut self.sets[set].0;
         let same = |list: &List| list.units == units && list.stream == stream;
-        let way = match lists.iter().position(same) {
-            Some(way) => way,
-            None => match lists.iter().position(|list| list.head == NONE) {
-                Some(way) => way,
-                None => {
-                    self.turn = (self.turn + 1) % WAYS;
-                    self.turn
-                }
-            },
-        };
+        let way = lists.iter().position(same).or_else(|| lists.iter().position(|list| list.head == NONE));
+        let way = way.unwrap_or_else(|| {
+            self.turn = (self.turn + 1) % WAYS;
+            self.turn
+        });
         let list = &mut lists[way];
         let mut evicted = NONE;
         if !same(list) {

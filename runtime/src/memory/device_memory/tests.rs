@@ -319,25 +319,6 @@ fn a_graph_gets_a_segment_whose_zones_are_those_of_its_blocks() {
 }
 
 #[test]
-fn the_planned_allocation_is_refused_and_the_next_is_not() {
-    let (_, memory) = memory(usize::MAX);
-    memory.free(get(&memory, 1, A, &nothing()).block, &[at(A, 1)]);
-    memory.refuse_allocation(2);
-    memory.refuse_allocation(3);
-    let kinds = [(); 4].map(|()| {
-        let grant = memory.alloc(1, A, &nothing(), Site::here(&"test"));
-        grant.map(|grant| memory.free(grant.block, &[at(A, 1)])).map_err(|error| error.to_string())
-    });
-    let refused = "cpu:0 is out of memory: 1 B asked, refused by the fault plan (0 B in use, 2.0 MiB cached); drop tensors \
-                   or lower the batch size";
-    let refused = || Err(refused.to_owned());
-    assert_eq!(
-        kinds.map(|kind| kind.map_err(|text| text.replace(", 512 B of it behind unfinished work", ""))),
-        [Ok(()), refused(), refused(), Ok(())]
-    );
-}
-
-#[test]
 fn empty_cache_keeps_live_blocks_and_unfinished_ones() {
     let (driver, memory) = memory(usize::MAX);
     let [live, unfinished, done] = [16, 18, 24].map(|mib| get(&memory, mib * MIB, A, &nothing()));
@@ -406,76 +387,4 @@ fn threads_that_allocate_at_once_never_share_a_block() {
     assert_eq!(memory.stats().allocated_bytes, 0);
     assert_eq!(memory.empty_cache(|_| true), memory.stats().peak_reserved_bytes);
     assert_eq!(driver.device_bytes(), 0);
-}
-
-/// Run with `cargo test --release -- --ignored --nocapture alloc_and_free_in_nanoseconds`.
-#[test]
-#[ignore = "prints a figure"]
-fn alloc_and_free_in_nanoseconds() {
-    let (_, memory) = memory(usize::MAX);
-    let order = nothing();
-    let site = Site::here(&"test");
-    let lock = Mutex::new(0_u64);
-    for _ in 0..7 {
-        const ROUNDS: u32 = 5_000_000;
-        let start = std::time::Instant::now();
-        for ticket in 0..ROUNDS {
-            let grant = std::hint::black_box(memory.alloc(4 * KIB, A, &order, site).unwrap());
-            memory.free(grant.block, &[at(A, u64::from(ticket))]);
-        }
-        let both = start.elapsed().as_secs_f64() / f64::from(ROUNDS) * 1e9;
-        let start = std::time::Instant::now();
-        for _ in 0..ROUNDS {
-            *std::hint::black_box(&lock).lock() += 1;
-            *std::hint::black_box(&lock).lock() += 1;
-        }
-        let locks = start.elapsed().as_secs_f64() / f64::from(ROUNDS) * 1e9;
-        println!("alloc + free {both:.1} ns, of which two locks alone {locks:.1} ns");
-    }
-}
-
-/// Run with
-/// `cargo test --release -- --ignored --nocapture ways_other_than_the_fast_one_in_nanoseconds`.
-#[test]
-#[ignore = "prints figures"]
-fn ways_other_than_the_fast_one_in_nanoseconds() {
-    const ROUNDS: u32 = 200_000;
-    let report = |name: &str, rounds: u32, start: std::time::Instant| {
-        println!("{name}: {:.0} ns", start.elapsed().as_secs_f64() / f64::from(rounds) * 1e9);
-    };
-    let site = Site::here(&"test");
-    for pass in 0..3 {
-        let (_, memory) = memory(usize::MAX);
-        let order = finished(B);
-        let start = std::time::Instant::now();
-        for ticket in 0..u64::from(ROUNDS) {
-            let grant = memory.alloc(4 * KIB, A, &order, site).unwrap();
-            memory.free(grant.block, &[at(A, ticket), at(B, ticket)]);
-        }
-        report(&format!("{pass}: handed over to a stream found finished"), ROUNDS, start);
-
-        let order = after(at(B, u64::MAX));
-        let start = std::time::Instant::now();
-        for ticket in 0..u64::from(ROUNDS) {
-            let grant = memory.alloc(16 * MIB, A, &order, site).unwrap();
-            memory.free(grant.block, &[at(A, ticket), at(B, ticket)]);
-        }
-        report("   handed over to a stream this one is after", ROUNDS, start);
-
-        let order = nothing();
-        let start = std::time::Instant::now();
-        for ticket in 0..u64::from(ROUNDS) {
-            let grant = memory.alloc(16 * MIB, A, &order, site).unwrap();
-            memory.free(grant.block, &[at(A, ticket), at(C, ticket)]);
-        }
-        report("   waited for", ROUNDS, start);
-
-        let start = std::time::Instant::now();
-        for stream in 100..10_100 {
-            let grant = memory.alloc(4 * KIB, StreamId::from_number(stream), &order, site).unwrap();
-            memory.free(grant.block, &[at(StreamId::from_number(stream), 1)]);
-        }
-        report("   ten thousand streams, none finished", 10_000, start);
-        println!("   {:?}", memory.stats());
-    }
 }
