@@ -57,6 +57,7 @@ pub(crate) struct PinnedBytes {
     ptr: NonNull<u8>,
     /// The length of the block; 0 if there is none.
     block_len: usize,
+    /// The length that was asked for; the block may be longer.
     len_bytes: usize,
     /// The element type of the [`Pinned`] that it was, with that type's name and the length.
     elements: Option<(TypeId, &'static str, usize)>,
@@ -100,20 +101,6 @@ impl PinnedBytes {
     /// Returns the device from whose pool it came, or that page-locked it.
     pub(crate) fn locked_by(&self) -> DeviceId {
         self.pool.driver().id()
-    }
-}
-
-#[cfg(test)]
-impl PinnedBytes {
-    #[inline]
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.ptr.as_ptr()
-    }
-
-    /// Returns the length that was asked for; the block may be longer.
-    #[inline]
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.len_bytes
     }
 }
 

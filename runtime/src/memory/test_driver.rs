@@ -27,17 +27,23 @@ struct State {
 
 impl TestDriver {
     pub(crate) fn new(total: usize) -> Arc<Self> {
-        Arc::new(TestDriver {
-            total,
-            slow: false,
-            state: Mutex::new(State { next: 512, ..State::default() }),
-        })
+        Self::with(total, false)
     }
 
     /// Creates a driver whose host memory counts as slow.
     pub(crate) fn slow() -> Arc<Self> {
+        Self::with(usize::MAX, true)
+    }
+
+    fn with(total: usize, slow: bool) -> Arc<Self> {
         let state = Mutex::new(State { next: 512, ..State::default() });
-        Arc::new(TestDriver { total: usize::MAX, slow: true, state })
+        Arc::new(TestDriver { total, slow, state })
+    }
+
+    /// Refuses a length that exceeds the free memory.
+    fn ensure_free(&self, len_bytes: usize, used_bytes: usize) -> Result<(), DriverError> {
+        let free = FreeMemory { free_bytes: self.total - used_bytes, total_bytes: self.total };
+        if len_bytes > free.free_bytes { Err(DriverError::OutOfMemory(Some(free))) } else { Ok(()) }
     }
 
     pub(crate) fn device_bytes(&self) -> usize {
@@ -76,11 +82,7 @@ unsafe impl Driver for TestDriver {
 
     fn alloc(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
         let mut state = self.state.lock();
-        let free_bytes = self.total - state.held.values().sum::<usize>();
-        if len_bytes > free_bytes {
-            let free = FreeMemory { free_bytes, total_bytes: self.total };
-            return Err(DriverError::OutOfMemory(Some(free)));
-        }
+        self.ensure_free(len_bytes, state.held.values().sum())?;
         let address = state.next;
         state.next += len_bytes as u64 + 512;
         state.held.insert(address, len_bytes);
@@ -98,11 +100,7 @@ unsafe impl Driver for TestDriver {
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
         let mut state = self.state.lock();
-        if len_bytes > self.total - state.host_bytes {
-            let free_bytes = self.total - state.host_bytes;
-            let free = FreeMemory { free_bytes, total_bytes: self.total };
-            return Err(DriverError::OutOfMemory(Some(free)));
-        }
+        self.ensure_free(len_bytes, state.host_bytes)?;
         // Longer by a line than needed, so that an aligned block is inside.
         let mut memory = vec![[0_u64; 8]; len_bytes / 64 + 2];
         let start = memory.as_mut_ptr().cast::<u8>();

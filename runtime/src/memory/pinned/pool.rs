@@ -115,10 +115,6 @@ impl State {
             && self.wanted.insert(len)
     }
 
-    fn reserve(&mut self, len: usize) {
-        self.stats.reserved_bytes += len;
-    }
-
     fn note_peak(&mut self) {
         self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
     }
@@ -185,7 +181,7 @@ impl PinnedPool {
         if is_there || state.stats.reserved_bytes.saturating_add(len) > self.cap_of(&state) {
             return;
         }
-        state.reserve(len);
+        state.stats.reserved_bytes += len;
         state.growing = len;
         drop(state);
         let made = self.driver.alloc_host_ahead(len).map(|made| made.and_then(not_null));
@@ -244,7 +240,7 @@ impl PinnedPool {
             return Err(self.over_cap(len_bytes, held));
         }
         let evicted = if can_free { state.evict(cap - len) } else { Vec::new() };
-        state.reserve(len);
+        state.stats.reserved_bytes += len;
         drop(state);
         Ok(Promise { pool: self.clone(), len, len_bytes, evicted })
     }
@@ -259,12 +255,10 @@ impl PinnedPool {
             DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             _ => ErrorKind::Driver,
         };
+        let (device, asked, held) = (self.driver.id(), ByteSize(len_bytes), ByteSize(held));
         let message = format!(
-            "{} could not allocate pinned memory: {} asked, {} in use: {why}; drop pinned buffers \
-             or use smaller ones",
-            self.driver.id(),
-            ByteSize(len_bytes),
-            ByteSize(held)
+            "{device} could not allocate pinned memory: {asked} asked, {held} in use: {why}; drop pinned \
+             buffers or use smaller ones"
         );
         caused_by(Error::new(kind, message), why)
     }
@@ -278,13 +272,11 @@ impl PinnedPool {
             0 => String::new(),
             bytes => format!(", and {} that the driver did not free", ByteSize(bytes)),
         };
+        let [asked, held, cap] = [len_bytes, held, stats.cap_bytes].map(ByteSize);
         let message = format!(
-            "the pinned memory of {} is at its cap: {} asked, {} in use of {}{not_freed}; drop pinned buffers or await \
-             the copies that hold them, or raise the cap",
-            self.driver.id(),
-            ByteSize(len_bytes),
-            ByteSize(held),
-            ByteSize(stats.cap_bytes)
+            "the pinned memory of {} is at its cap: {asked} asked, {held} in use of {cap}{not_freed}; drop \
+             pinned buffers or await the copies that hold them, or raise the cap",
+            self.driver.id()
         );
         Error::new(ErrorKind::OutOfMemory, message)
     }
@@ -303,20 +295,17 @@ impl PinnedPool {
             // SAFETY: `Driver::register_host` needs memory that stays until it is unregistered: the
             // vector's, which is dropped after that and not touched meanwhile.
             unsafe { self.driver.register_host(ptr.as_ptr(), len_bytes) }.map_err(|why| {
-                let bytes = ByteSize(len_bytes);
+                let (device, bytes) = (self.driver.id(), ByteSize(len_bytes));
                 let message = format!(
-                    "{} could not page-lock {bytes}: {why}; use a buffer from pinned() and copy \
-                     into it",
-                    self.driver.id()
+                    "{device} could not page-lock {bytes}: {why}; use a buffer from pinned() and copy into it"
                 );
                 caused_by(Error::new(ErrorKind::Driver, message), &why)
             })?;
             owner = Some(Box::new(std::mem::take(elements)) as Box<dyn Any + Send>);
         }
-        Ok(Pinned::new(
-            PinnedBytes { ptr, block_len: 0, len_bytes, elements: None, owner, pool: self.clone() },
-            len,
-        ))
+        let mut bytes = self.bytes(HostBlock(ptr), 0, len_bytes);
+        bytes.owner = owner;
+        Ok(Pinned::new(bytes, len))
     }
 
     /// Returns the current statistics.
@@ -449,7 +438,7 @@ impl Drop for Promise {
         let mut state = self.pool.state.lock();
         state.stats.reserved_bytes -= self.len;
         for (block, len) in self.evicted.drain(..) {
-            state.reserve(len);
+            state.stats.reserved_bytes += len;
             state.cached.entry(len).or_default().push(block);
         }
     }

@@ -12,11 +12,11 @@ fn a_dropped_buffer_serves_the_next_one_of_its_size() {
     let (driver, pool) = pool(1 << 20);
     assert!(pool.try_take(5000).is_none());
     let first = pool.take(5000).unwrap();
-    let address = first.as_ptr();
-    assert_eq!(first.len_bytes(), 5000);
+    let address = first.ptr;
+    assert_eq!(first.len_bytes, 5000);
     drop(first);
     assert!(pool.try_take(9000).is_none());
-    assert_eq!(pool.try_take(8192).unwrap().as_ptr(), address);
+    assert_eq!(pool.try_take(8192).unwrap().ptr, address);
     let stats = pool.stats();
     assert_eq!((stats.allocated_bytes, stats.reserved_bytes), (0, 8192));
     assert_eq!((stats.peak_allocated_bytes, stats.peak_reserved_bytes), (8192, 8192));
@@ -52,7 +52,7 @@ fn cached_blocks_of_other_sizes_make_room_before_the_cap_is_an_error() {
     let (driver, pool) = pool(16 << 10);
     drop([pool.take(8 << 10).unwrap(), pool.take(4 << 10).unwrap()]);
     let whole = pool.take(16 << 10).unwrap();
-    assert_eq!((driver.host_bytes(), whole.len_bytes()), (16 << 10, 16 << 10));
+    assert_eq!((driver.host_bytes(), whole.len_bytes), (16 << 10, 16 << 10));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_promise_sets_room_aside_until_it_is_dropped_or_kept() {
     assert_eq!(pool.stats().reserved_bytes, 8 << 10);
     assert!(pool.try_take(8 << 10).is_some(), "what gave way is back");
     let kept = pool.promise(12 << 10).unwrap().keep().unwrap();
-    assert_eq!((kept.len_bytes(), driver.host_bytes()), (12 << 10, 16 << 10));
+    assert_eq!((kept.len_bytes, driver.host_bytes()), (12 << 10, 16 << 10));
     assert_eq!((pool.stats().allocated_bytes, pool.stats().peak_reserved_bytes), (16 << 10, 16 << 10));
     drop(kept);
     assert_eq!((pool.empty(), driver.host_bytes()), (16 << 10, 0));
@@ -128,10 +128,10 @@ fn a_promise_sets_room_aside_until_it_is_dropped_or_kept() {
 fn a_promise_is_kept_with_a_block_that_came_back_meanwhile() {
     let (driver, pool) = pool(1 << 20);
     let first = pool.take(8 << 10).unwrap();
-    let address = first.as_ptr();
+    let address = first.ptr;
     let promise = pool.promise(8 << 10).unwrap();
     drop(first);
-    assert_eq!(promise.keep().unwrap().as_ptr(), address);
+    assert_eq!(promise.keep().unwrap().ptr, address);
     assert_eq!((pool.stats().reserved_bytes, driver.host_bytes()), (8 << 10, 8 << 10));
 }
 
