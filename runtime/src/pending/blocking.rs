@@ -1,6 +1,6 @@
 //! Blocking a thread until a `Pending` resolves.
 
-use super::{Pending, State};
+use super::{Pending, State, Work};
 use crate::block_on::block_on;
 use crate::order::Site;
 use crate::shared::StreamCore;
@@ -18,7 +18,7 @@ impl<T> Pending<T> {
     /// may be waiting for either, and in a task with [`SyncMode::Error`](crate::SyncMode::Error).
     #[track_caller]
     pub fn blocking_wait(self) -> Result<T> {
-        if !reentry::may_block() && matches!(self.state, State::Place(..) | State::Many(..)) {
+        if !reentry::may_block() && self.is_waiting() {
             return Err(reentry::refused(&"blocking_wait"));
         }
         if let Some(core) = self.awaited_core() {
@@ -31,9 +31,9 @@ impl<T> Pending<T> {
     /// Returns a stream that it waits for, unless it has resolved already.
     pub(super) fn awaited_core(&self) -> Option<&Arc<StreamCore>> {
         match &self.state {
-            State::Place(awaited, _) => Some(&awaited.core),
-            State::Many(many, _) => many.awaited_core(),
-            State::Captured(..) | State::Making(_) | State::Failed(_) | State::Taken => None,
+            State::Live(Work::Place(awaited), _) => Some(&awaited.core),
+            State::Live(Work::Many(many), _) => many.awaited_core(),
+            _ => None,
         }
     }
 }

@@ -37,10 +37,7 @@ impl<T: Send + 'static> Pending<T> {
 impl<T> Pending<T> {
     pub(super) fn with_output<U>(self, change: impl FnOnce(Output<T>) -> Output<U>) -> Pending<U> {
         let state = match self.into_state() {
-            State::Place(awaited, output) => State::Place(awaited, change(output)),
-            State::Many(many, output) => State::Many(many, change(output)),
-            State::Captured(step, output) => State::Captured(step, change(output)),
-            State::Making(output) => State::Making(change(output)),
+            State::Live(work, output) => State::Live(work, change(output)),
             State::Failed(refusal) => State::Failed(refusal),
             State::Taken => State::Taken,
         };

@@ -66,14 +66,31 @@ pub struct Pending<T> {
 }
 
 enum State<T> {
-    Place(Awaited, Output<T>),
-    Many(Many, Output<T>),
-    /// A call in a capture: it has a value, and nothing to await.
-    Captured(Step, Output<T>),
-    /// The work is done, and its value is made in steps.
-    Making(Output<T>),
+    Live(Work, Output<T>),
     Failed(Refusal),
     Taken,
+}
+
+/// The work of calls, which makes their value.
+enum Work {
+    Place(Awaited),
+    Many(Many),
+    /// A call in a capture: it has a value, and nothing to await.
+    Captured(Step),
+    /// The work is done, and its value is made in steps.
+    Done,
+}
+
+impl Work {
+    /// Returns a wait for the same work, beside this one.
+    fn looked_at(&self) -> Self {
+        match self {
+            Work::Place(awaited) => Work::Place(awaited.looked_at()),
+            Work::Many(many) => Work::Many(many.looked_at()),
+            Work::Captured(step) => Work::Captured(step.clone()),
+            Work::Done => Work::Many(Many::new(Vec::new())),
+        }
+    }
 }
 
 /// A step of a capture.
@@ -124,10 +141,8 @@ impl<T> Pending<T> {
         place: Result<Place>,
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Self {
-        match place {
-            Ok(place) => Self::awaited(core, place, Output::Later(one_step(make))),
-            Err(error) => Self::refused_on(core, error),
-        }
+        let made = |place| Self::awaited(core, place, Output::Later(one_step(make)));
+        place.map_or_else(|error| Self::refused_on(core, error), made)
     }
 
     /// Returns a `Pending` of a value that is read from what the op wrote. Each step returns `None`
@@ -137,10 +152,8 @@ impl<T> Pending<T> {
         place: Result<Place>,
         step: impl FnMut() -> Option<Result<T>> + Send + 'static,
     ) -> Self {
-        match place {
-            Ok(place) => Self::awaited(core, place, Output::Read(Box::new(step))),
-            Err(error) => Self::refused_on(core, error),
-        }
+        let read = |place| Self::awaited(core, place, Output::Read(Box::new(step)));
+        place.map_or_else(|error| Self::refused_on(core, error), read)
     }
 
     /// Returns the `Pending` of a host function. `make` returns the function's own panic.
@@ -162,7 +175,7 @@ impl<T> Pending<T> {
     }
 
     fn with_panics(mut self, panics: Concern) -> Self {
-        if let State::Place(awaited, _) = &mut self.state {
+        if let State::Live(Work::Place(awaited), _) = &mut self.state {
             awaited.panics = panics;
         }
         self
@@ -175,8 +188,8 @@ impl<T> Pending<T> {
         }
         // Built in place: it is large.
         Pending {
-            state: State::Place(
-                Awaited {
+            state: State::Live(
+                Work::Place(Awaited {
                     core: core.clone(),
                     is_of_call: place.keeps_marker_due,
                     place,
@@ -185,7 +198,7 @@ impl<T> Pending<T> {
                     panics: Concern::All,
                     epoch: core.device.runtime.panics.epoch(),
                     has_yielded: false,
-                },
+                }),
                 output,
             ),
         }
@@ -195,7 +208,7 @@ impl<T> Pending<T> {
     #[inline(never)]
     fn captured(core: &Arc<StreamCore>, number: Ticket, output: Output<T>) -> Self {
         let step = Step { core: core.clone(), nothing: core.nothing_to_await(number) };
-        Pending { state: State::Captured(step, output) }
+        Pending { state: State::Live(Work::Captured(step), output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -215,7 +228,7 @@ impl<T> Pending<T> {
     }
 
     pub(crate) fn many(parts: Vec<Pending<()>>, value: T) -> Self {
-        Pending { state: State::Many(Many::new(parts), Output::Value(value)) }
+        Pending { state: State::Live(Work::Many(Many::new(parts)), Output::Value(value)) }
     }
 
     /// Returns a `Pending` of all `parts`, with a check to run once they are done.
@@ -224,12 +237,13 @@ impl<T> Pending<T> {
         value: T,
         check: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Self {
-        Pending { state: State::Many(Many::new(parts), Output::Checked(value, one_step(check))) }
+        let output = Output::Checked(value, one_step(check));
+        Pending { state: State::Live(Work::Many(Many::new(parts)), output) }
     }
 
     /// Arranges for completion to be reported, for a later poll.
     fn ask(&mut self) {
-        if let State::Place(awaited, _) = &mut self.state {
+        if let State::Live(Work::Place(awaited), _) = &mut self.state {
             awaited.ask();
         }
     }
@@ -242,7 +256,7 @@ impl<T> Pending<T> {
     /// `Pending` has resolved, or if it does not wait for exactly one stream.
     pub fn ticket(&self) -> Option<Ticket> {
         match &self.state {
-            State::Place(awaited, _) => Some(awaited.place.ticket),
+            State::Live(Work::Place(awaited), _) => Some(awaited.place.ticket),
             _ => None,
         }
     }
@@ -254,15 +268,15 @@ impl<T> Pending<T> {
     /// The error that awaiting would return, if the call was refused or captured or the device has
     /// failed; `Reentrant` in a host function.
     pub fn query(&mut self) -> Result<bool> {
-        if reentry::holds_a_device() && matches!(self.state, State::Place(..) | State::Many(..)) {
+        if reentry::holds_a_device() && self.is_waiting() {
             return Err(reentry::refused(&"query"));
         }
         let queried = match &mut self.state {
-            State::Place(awaited, _) => awaited.query(),
-            State::Many(many, _) => many.query(),
-            State::Captured(step, _) => Err(step.nothing.clone()),
+            State::Live(Work::Place(awaited), _) => awaited.query(),
+            State::Live(Work::Many(many), _) => many.query(),
+            State::Live(Work::Captured(step), _) => Err(step.nothing.clone()),
             State::Failed(refusal) => Err(refusal.error.clone()),
-            State::Making(_) | State::Taken => Ok(true),
+            State::Live(Work::Done, _) | State::Taken => Ok(true),
         };
         if let Err(error) = &queried {
             error.set_seen();
@@ -276,11 +290,16 @@ impl<T> Pending<T> {
     /// not decide which of the program's ops pass the order check.
     pub fn unobserved(mut self) -> Self {
         match &mut self.state {
-            State::Place(awaited, _) => awaited.observes = false,
-            State::Many(many, _) => many.unobserve(),
-            State::Captured(..) | State::Making(_) | State::Failed(_) | State::Taken => {}
+            State::Live(Work::Place(awaited), _) => awaited.observes = false,
+            State::Live(Work::Many(many), _) => many.unobserve(),
+            _ => {}
         }
         self
+    }
+
+    /// Returns true if it waits for streams.
+    fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Live(Work::Place(_) | Work::Many(_), _))
     }
 }
 
@@ -320,10 +339,7 @@ impl<T: DeviceValue> Pending<T> {
     /// [`map`](Self::map).
     pub fn queued(self) -> Result<T> {
         match self.into_state() {
-            State::Place(_, output)
-            | State::Many(_, output)
-            | State::Captured(_, output)
-            | State::Making(output) => output.known().ok_or_else(not_known_yet),
+            State::Live(_, output) => output.known().ok_or_else(not_known_yet),
             State::Failed(refusal) => {
                 refusal.error.set_seen();
                 Err(refusal.error)
@@ -358,10 +374,7 @@ impl<T: DeviceValue> Pending<T> {
     /// The panics of [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
         match &self.state {
-            State::Place(_, output)
-            | State::Many(_, output)
-            | State::Captured(_, output)
-            | State::Making(output) => output.look().ok_or_else(|| not_known_yet().into()),
+            State::Live(_, output) => output.look().ok_or_else(|| not_known_yet().into()),
             State::Failed(refusal) => Err(refusal.again()),
             State::Taken => panic!("`Pending` used after it has resolved"),
         }
@@ -379,14 +392,8 @@ impl<T: DeviceValue> Pending<T> {
     pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match self.into_state() {
-                State::Place(awaited, output) => {
-                    Pending { state: State::Place(awaited, output.replaced(value)) }
-                }
-                State::Many(many, output) => Pending { state: State::Many(many, output.replaced(value)) },
-                State::Captured(step, output) => {
-                    Pending { state: State::Captured(step, output.replaced(value)) }
-                }
-                State::Making(_) => Pending::ready(value),
+                State::Live(Work::Done, _) => Pending::ready(value),
+                State::Live(work, output) => Pending { state: State::Live(work, output.replaced(value)) },
                 State::Failed(_) | State::Taken => unreachable!("it has a value"),
             },
             Err(refusal) => {
@@ -408,16 +415,9 @@ impl<T: DeviceValue> Pending<T> {
     pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
             Ok(value) => match &self.state {
-                State::Place(awaited, _) => {
-                    Pending { state: State::Place(awaited.looked_at(), Output::Value(value)) }
+                State::Live(work, _) => {
+                    Pending { state: State::Live(work.looked_at(), Output::Value(value)) }
                 }
-                State::Captured(step, _) => {
-                    Pending { state: State::Captured(step.clone(), Output::Value(value)) }
-                }
-                State::Many(many, _) => {
-                    Pending { state: State::Many(many.looked_at(), Output::Value(value)) }
-                }
-                State::Making(_) => Pending::ready(value),
                 State::Failed(_) | State::Taken => unreachable!("it has a value"),
             },
             Err(refusal) => refusal.pass_on(),
@@ -426,8 +426,10 @@ impl<T: DeviceValue> Pending<T> {
 
     fn looked_at_by<U>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Result<U, Refusal> {
         view(self.as_operand()?).map_err(|refusal| match &self.state {
-            State::Place(awaited, _) => Refusal { core: Some(awaited.core.clone()), ..refusal },
-            State::Captured(step, _) if !refusal.captured => Refusal::of(&step.core, refusal.error),
+            State::Live(Work::Place(awaited), _) => Refusal { core: Some(awaited.core.clone()), ..refusal },
+            State::Live(Work::Captured(step), _) if !refusal.captured => {
+                Refusal::of(&step.core, refusal.error)
+            }
             _ => refusal,
         })
     }
@@ -448,10 +450,10 @@ impl<T> Pending<T> {
     #[inline]
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.state {
-            State::Place(awaited, _) => awaited.poll(cx),
-            State::Many(many, _) => many.poll(cx),
-            State::Captured(step, _) => Poll::Ready(Err(step.nothing.clone())),
-            State::Making(_) => Poll::Ready(Ok(())),
+            State::Live(Work::Place(awaited), _) => awaited.poll(cx),
+            State::Live(Work::Many(many), _) => many.poll(cx),
+            State::Live(Work::Captured(step), _) => Poll::Ready(Err(step.nothing.clone())),
+            State::Live(Work::Done, _) => Poll::Ready(Ok(())),
             State::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
             State::Taken => panic!("`Pending` polled after it has resolved"),
         }
@@ -459,26 +461,17 @@ impl<T> Pending<T> {
 
     /// Returns true if the value is read from what the work wrote.
     fn is_read(&self) -> bool {
-        match &self.state {
-            State::Place(_, output)
-            | State::Many(_, output)
-            | State::Captured(_, output)
-            | State::Making(output) => output.is_read(),
-            State::Failed(_) | State::Taken => false,
-        }
+        matches!(&self.state, State::Live(_, output) if output.is_read())
     }
 
     /// Takes the value once the work is done, or makes a part of it and returns `None`.
     #[inline]
     fn make(&mut self) -> Option<Result<T>> {
         match std::mem::replace(&mut self.state, State::Taken) {
-            State::Place(_, output)
-            | State::Many(_, output)
-            | State::Captured(_, output)
-            | State::Making(output) => match output.step() {
+            State::Live(_, output) => match output.step() {
                 Ok(made) => Some(made),
                 Err(more) => {
-                    self.state = State::Making(more);
+                    self.state = State::Live(Work::Done, more);
                     None
                 }
             },
@@ -529,12 +522,12 @@ impl<T> Drop for Pending<T> {
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::Place(awaited, _) => {
+            State::Live(Work::Place(awaited), _) => {
                 write!(f, "Pending(ticket {} of {:?})", awaited.place.ticket, awaited.core)
             }
-            State::Captured(step, _) => write!(f, "Pending({})", step.nothing),
-            State::Many(many, _) => write!(f, "Pending({} streams)", many.len()),
-            State::Making(_) => f.write_str("Pending(done, its value is being made)"),
+            State::Live(Work::Captured(step), _) => write!(f, "Pending({})", step.nothing),
+            State::Live(Work::Many(many), _) => write!(f, "Pending({} streams)", many.len()),
+            State::Live(Work::Done, _) => f.write_str("Pending(done, its value is being made)"),
             State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
             State::Taken => f.write_str("Pending(resolved)"),
         }
