@@ -19,13 +19,9 @@ use warpline_driver::timeline::Ticket;
 ///
 /// # Cancel safety
 /// Dropping it does not remove the edge.
-pub struct Edge(Pending<()>);
+pub struct Edge(pub(crate) Pending<()>);
 
 impl Edge {
-    pub(crate) fn new(stated: Pending<()>) -> Self {
-        Edge(stated)
-    }
-
     /// Checks that the edge was accepted, without waiting until the stream passes it.
     ///
     /// # Errors

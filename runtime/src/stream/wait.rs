@@ -70,11 +70,10 @@ impl Stream {
     #[track_caller]
     pub fn wait_event(&self, event: &Event) -> Edge {
         let site = Site::here(&"wait_event");
-        let place = self
-            .core()
-            .check_can_wait(site, event.core())
-            .and_then(|()| self.core().wait_snapshot(site, event.snapshot()?));
-        Edge::new(Pending::value(self.core(), place, ()))
+        let core = self.core();
+        let checked = core.check_can_wait(site, event.core());
+        let place = checked.and_then(|()| core.wait_snapshot(site, event.snapshot()?));
+        Edge(Pending::value(core, place, ()))
     }
 
     /// Orders later work on this stream after every use of `memory` so far, for use when you have
@@ -96,13 +95,10 @@ impl Stream {
     pub fn wait_for(&self, memory: &impl HoldsMemory) -> Edge {
         let site = Site::here(&"wait_for");
         let core = self.core();
-        if let Some(place) = crate::shared::wait_for(core, site, memory.memory().0) {
-            return Edge::new(Pending::value(core, place, ()));
-        }
-        if let Err(error) = core.may_ask(site) {
-            return Edge::new(Pending::refused_on(core, error));
-        }
-        Edge::new(Pending::value(core, core.wait_for_uses(site, memory.memory().0), ()))
+        let memory = memory.memory().0;
+        let place = crate::shared::wait_for(core, site, memory)
+            .unwrap_or_else(|| core.may_ask(site).and_then(|()| core.wait_for_uses(site, memory)));
+        Edge(Pending::value(core, place, ()))
     }
 
     /// Records an event at the current end of this stream.
@@ -136,10 +132,11 @@ impl Stream {
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         let site = Site::here(&"query");
-        self.core().may_ask(site)?;
-        self.core().refuse_captured(site, ASKED)?;
-        let is_done = Pending::value(self.core(), Ok(Place::here(self.core())), ()).query()?;
-        match self.core().device.health.fault() {
+        let core = self.core();
+        core.may_ask(site)?;
+        core.refuse_captured(site, ASKED)?;
+        let is_done = Pending::value(core, Ok(Place::here(core)), ()).query()?;
+        match core.device.health.fault() {
             Some(fault) if is_done => Err(fault.clone()),
             _ => Ok(is_done),
         }
@@ -175,7 +172,7 @@ impl At<'_> {
     #[inline]
     pub fn wait_stream(self, other: &Stream) -> Edge {
         let core = self.stream.core();
-        Edge::new(Pending::value(core, core.wait_stream(self.site, other.core()), ()))
+        Edge(Pending::value(core, core.wait_stream(self.site, other.core()), ()))
     }
 }
 
