@@ -54,12 +54,7 @@ pub struct HealthWatch {
 impl HealthWatch {
     /// Returns the newest state.
     pub fn state(&self) -> HealthState {
-        // In the child of a fork the lock may be held by a thread that does not exist there.
-        if process::is_forked() {
-            return HealthState::Failing(process::forked());
-        }
-        let reported = self.reported.borrow().clone();
-        self.healths.newer_than(reported)
+        self.healths.newest(|| self.reported.borrow().clone())
     }
 
     /// Resolves to the next state that this watch has not returned here yet; `None` once there can
@@ -101,7 +96,12 @@ struct Healths(Arc<Mutex<Vec<Weak<Health>>>>);
 impl Healths {
     /// Returns the failure of a device if there is one that `reported` does not have yet, and
     /// otherwise `reported`.
-    fn newer_than(&self, reported: HealthState) -> HealthState {
+    fn newest(&self, reported: impl FnOnce() -> HealthState) -> HealthState {
+        // In the child of a fork the lock may be held by a thread that does not exist there.
+        if process::is_forked() {
+            return HealthState::Failing(process::forked());
+        }
+        let reported = reported();
         if reported.fault().is_some() {
             return reported;
         }
@@ -138,11 +138,7 @@ impl Reported {
     }
 
     pub(crate) fn state(&self) -> HealthState {
-        if process::is_forked() {
-            return HealthState::Failing(process::forked());
-        }
-        let reported = self.state.borrow().clone();
-        self.healths.newer_than(reported)
+        self.healths.newest(|| self.state.borrow().clone())
     }
 
     pub(crate) fn watch(&self) -> HealthWatch {
@@ -151,26 +147,24 @@ impl Reported {
 
     /// Reports a failure, unless one was reported before.
     pub(crate) fn fails(&self, fault: &Error) {
-        if !is_failure(fault) {
-            return;
+        if is_failure(fault) {
+            self.report_if(|state| state.fault().is_none(), HealthState::Failing(fault.clone()));
         }
-        self.state.send_if_modified(|state| {
-            let is_first = state.fault().is_none();
-            if is_first {
-                *state = HealthState::Failing(fault.clone());
-            }
-            is_first
-        });
     }
 
     /// Reports a shutdown, unless a failure was reported before.
     pub(crate) fn shuts_down(&self) {
+        self.report_if(HealthState::is_ready, HealthState::ShuttingDown);
+    }
+
+    /// Moves to the state `next`, if `is_before` holds for the present one.
+    fn report_if(&self, is_before: fn(&HealthState) -> bool, next: HealthState) {
         self.state.send_if_modified(|state| {
-            let was_ready = state.is_ready();
-            if was_ready {
-                *state = HealthState::ShuttingDown;
+            let moves = is_before(state);
+            if moves {
+                *state = next;
             }
-            was_ready
+            moves
         });
     }
 }
