@@ -6,6 +6,7 @@
 use crate::order::{Conflict, Site};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use warpline_driver::{ByteSize, DeviceId, Error};
 
@@ -39,36 +40,32 @@ fn print_once(error: &Error) {
 /// An op and a line of the program.
 type Line = Option<(&'static str, &'static str, u32)>;
 
-/// Warns of a missing edge. The caller calls this once for each pair of lines. Without a subscriber
-/// the warning is a line on standard error.
-pub(crate) fn unordered(conflict: &Conflict) {
-    if !tracing::dispatcher::has_been_set() {
-        return eprintln!("warpline: {conflict}");
-    }
-    tracing::warn!(target: "warpline", "{conflict}");
-}
-
-/// Warns of a blocking call in a task. The caller calls this once for each line. Without a
-/// subscriber the warning is a line on standard error.
-pub(crate) fn blocks_a_task(what: &str) {
+/// Warns of `what`. Without a subscriber the warning is a line on standard error.
+fn warn(what: &dyn fmt::Display) {
     if !tracing::dispatcher::has_been_set() {
         return eprintln!("warpline: {what}");
     }
     tracing::warn!(target: "warpline", "{what}");
+}
+
+/// Warns of a missing edge. The caller calls this once for each pair of lines.
+pub(crate) fn unordered(conflict: &Conflict) {
+    warn(conflict);
+}
+
+/// Warns of a blocking call in a task. The caller calls this once for each line.
+pub(crate) fn blocks_a_task(what: &str) {
+    warn(&what);
 }
 
 /// Warns that an op which draws random numbers is captured. The caller calls this once for each
-/// line. Without a subscriber the warning is a line on standard error.
+/// line.
 pub(crate) fn random_numbers_are_captured(op: Site, label: &str) {
-    let what = format!(
+    warn(&format_args!(
         "{} is captured: each launch of the graph writes the same random numbers, those of the capture; draw \
          them before each launch, into a tensor that the graph reads",
         op.on(label)
-    );
-    if !tracing::dispatcher::has_been_set() {
-        return eprintln!("warpline: {what}");
-    }
-    tracing::warn!(target: "warpline", "{what}");
+    ));
 }
 
 /// Reports that the CPU device is used in place of a GPU. It is a warning unless `is_expected` is

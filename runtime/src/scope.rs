@@ -51,13 +51,10 @@ impl Drop for Installed {
 
 /// Returns the stream of the innermost scope on `device`, if there is one.
 pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
+    let is_on = |stream: &Stream| stream.core().device.id == device.id() && stream.device() == *device;
     ENTRIES.with_borrow(|entries| {
         entries.iter().rev().find_map(|entry| match entry {
-            Current::Stream(stream)
-                if stream.core().device.id == device.id() && stream.device() == *device =>
-            {
-                Some(stream.clone())
-            }
+            Current::Stream(stream) if is_on(stream) => Some(stream.clone()),
             _ => None,
         })
     })
@@ -77,11 +74,11 @@ pub(crate) fn cuda_device(runtime: &Arc<RuntimeShared>) -> Option<Device> {
 
 fn innermost_device(is_meant: impl Fn(&Device) -> bool) -> Option<Device> {
     ENTRIES.with_borrow(|entries| {
-        let devices = entries.iter().rev().map(|entry| match entry {
+        let mut devices = entries.iter().rev().map(|entry| match entry {
             Current::Stream(stream) => stream.device(),
             Current::Device(device) => device.clone(),
         });
-        devices.into_iter().find(is_meant)
+        devices.find(is_meant)
     })
 }
 
@@ -92,10 +89,7 @@ impl Stream {
     /// # Errors
     /// `Fault` or `ShutDown` when the device accepts no more work.
     pub fn current(device: &Device) -> crate::Result<Stream> {
-        match stream_on(device) {
-            Some(stream) => Ok(stream),
-            None => device.default_stream(),
-        }
+        stream_on(device).map_or_else(|| device.default_stream(), Ok)
     }
 
     /// Calls `f` with this stream and its device as the current ones.
@@ -135,10 +129,7 @@ impl Device {
     /// # Errors
     /// The errors of [`Device::best`].
     pub fn current() -> crate::Result<Device> {
-        match device() {
-            Some(device) => Ok(device),
-            None => Device::best(),
-        }
+        device().map_or_else(Device::best, Ok)
     }
 
     /// Calls `f` with this device as the current one. The current stream of each device stays the
@@ -175,11 +166,6 @@ pub trait MadeInScope {}
 
 #[diagnostic::do_not_recommend]
 impl<R: Unpin> MadeInScope for R {}
-
-/// Returns all entries of this thread, outermost first.
-fn everything() -> Vec<Current> {
-    ENTRIES.with_borrow(Clone::clone)
-}
 
 /// A future that is polled with a stream or device as the current one, from [`Stream::scope`] or
 /// [`Device::scope`].
@@ -237,7 +223,8 @@ pub trait InCurrentStream: Future + Sized {
     /// spawner's. Inside [`Stream::enter`], spawn the returned future or box it, since `enter`
     /// cannot return a bare future.
     fn in_current_stream(self) -> Scope<fn() -> Self, Self> {
-        Scope { current: everything().into(), make: None, future: Some(self) }
+        let current = ENTRIES.with_borrow(|outermost_first| outermost_first.as_slice().into());
+        Scope { current, make: None, future: Some(self) }
     }
 }
 

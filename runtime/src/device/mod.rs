@@ -68,10 +68,8 @@ impl Device {
     /// # Errors
     /// The errors of [`sibling`](Self::sibling).
     pub fn current_cuda(&self) -> Result<Device> {
-        match crate::scope::cuda_device(&self.shared().runtime) {
-            Some(device) => Ok(device),
-            None => self.sibling(DeviceId::Cuda(0)),
-        }
+        let current = crate::scope::cuda_device(&self.shared().runtime);
+        current.map_or_else(|| self.sibling(DeviceId::Cuda(0)), Ok)
     }
 
     /// Returns the default stream, which is current outside every `enter` and `scope`. It is
@@ -316,10 +314,8 @@ impl Device {
         shared_bytes: u32,
     ) -> Result<LaunchConfig> {
         reentry::may_ask(&"suggest_config")?;
-        self.shared()
-            .driver
-            .suggest(kernel, elements, shared_bytes)
-            .map_err(|error| self.shared().refused(&"suggest_config", &error))
+        let config = self.shared().driver.suggest(kernel, elements, shared_bytes);
+        config.map_err(|error| self.shared().refused(&"suggest_config", &error))
     }
 
     /// Loads kernels now. Otherwise the first launch of a kernel loads it, which takes milliseconds
