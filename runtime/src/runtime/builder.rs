@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, KernelOptions, Schedule};
+use warpline_cpu::{BackendOptions, CpuBackend, DeviceOptions, FaultPlan, Schedule};
 #[cfg(feature = "cuda")]
 use warpline_cuda::CudaOptions;
 #[cfg(feature = "cuda")]
@@ -24,10 +24,7 @@ use warpline_driver::{DeviceId, Driver, Error, ErrorKind, Health, OutOfMemory, R
 #[must_use = "`build` makes the runtime"]
 pub struct RuntimeBuilder {
     pub(super) cpu_devices: u32,
-    workers: Option<usize>,
-    pub(super) kernel_threads: Option<usize>,
-    pub(super) kernels: KernelOptions,
-    pub(super) schedule: Schedule,
+    pub(super) cpu: BackendOptions,
     pub(super) order: OrderMode,
     pub(super) sync: SyncMode,
     memory: MemoryOptions,
@@ -66,10 +63,7 @@ impl Default for RuntimeBuilder {
     fn default() -> Self {
         RuntimeBuilder {
             cpu_devices: 1,
-            workers: None,
-            kernel_threads: None,
-            kernels: super::kernels::defaults(),
-            schedule: Schedule::Threads,
+            cpu: BackendOptions { kernels: super::kernels::defaults(), ..BackendOptions::default() },
             order: OrderMode::Deny,
             sync: SyncMode::Off,
             memory: MemoryOptions::default(),
@@ -112,13 +106,13 @@ impl RuntimeBuilder {
     /// cores, whichever thread builds the runtime. So a program that pins its main thread to one
     /// core gets one worker.
     pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads);
+        self.cpu.threads = Some(threads);
         self
     }
 
     /// Sets how the CPU devices run their ops; [`Schedule::Threads`] by default.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
+        self.cpu.schedule = schedule;
         self
     }
 
@@ -355,8 +349,8 @@ impl RuntimeBuilder {
     fn refuse_zeros(&self) -> Result<()> {
         let zeros = [
             ("cpu_devices", self.cpu_devices == 0),
-            ("workers", self.workers == Some(0)),
-            ("kernel_threads", self.kernel_threads == Some(0)),
+            ("workers", self.cpu.threads == Some(0)),
+            ("kernel_threads", self.cpu.kernel_threads == Some(0)),
             ("memory_limit", self.memory.limit_bytes == Some(0)),
             ("pinned_cap", self.memory.pinned_cap_bytes == 0),
             ("fail_op", self.fault_plan.fail_op == Some(0)),
@@ -400,13 +394,7 @@ impl RuntimeBuilder {
         if let Some(OnOutOfMemory(observer)) = self.out_of_memory {
             shared.set_out_of_memory_observer(observer);
         }
-        let cpu = CpuBackend::new(BackendOptions {
-            threads: self.workers,
-            kernel_threads: self.kernel_threads,
-            kernels: self.kernels,
-            schedule: self.schedule,
-            ..BackendOptions::default()
-        });
+        let cpu = CpuBackend::new(self.cpu);
         let device = |driver, health| {
             let device = DeviceShared::new(shared.clone(), driver, health, self.memory)?;
             if let Some(nth) = self.refuse_allocation {

@@ -60,7 +60,7 @@ impl RuntimeBuilder {
     #[cfg(feature = "test-util")]
     pub(crate) fn with_kernels_from_env() -> Result<Self> {
         let mut builder = Self::default();
-        builder.kernels = Self::from_env()?.kernels;
+        builder.cpu.kernels = Self::from_env()?.cpu.kernels;
         Ok(builder)
     }
 
@@ -71,18 +71,18 @@ impl RuntimeBuilder {
         let sync = "off, warn or error";
         set(&variable, WARPLINE_SYNC, sync, &mut builder.sync, |text| text.parse().ok())?;
         let schedule = "threads or seeded:N";
-        set(&variable, WARPLINE_SCHEDULE, schedule, &mut builder.schedule, |text| text.parse().ok())?;
+        set(&variable, WARPLINE_SCHEDULE, schedule, &mut builder.cpu.schedule, |text| text.parse().ok())?;
         let devices = "a number of devices, 1 or more";
         set(&variable, WARPLINE_CPU_DEVICES, devices, &mut builder.cpu_devices, |text| {
             text.parse::<NonZero<u32>>().ok().map(NonZero::get)
         })?;
         // Scripts clear these two for single runs, by empty texts.
         let of_kernels = |name| variable(name).filter(|value| !value.is_empty());
-        let form = &mut builder.kernels.form;
+        let form = &mut builder.cpu.kernels.form;
         set(of_kernels, WARPLINE_KERNELS, "twin, ptx or both", form, |text| text.parse().ok())?;
         let several = "races, init, sync or no-bounds, or several of them between commas";
-        let kernels = builder.kernels;
-        set(of_kernels, WARPLINE_CHECK_KERNELS, several, &mut builder.kernels, |text| {
+        let kernels = builder.cpu.kernels;
+        set(of_kernels, WARPLINE_CHECK_KERNELS, several, &mut builder.cpu.kernels, |text| {
             kernels.with_checks(text)
         })?;
         #[cfg(feature = "cuda")]
@@ -133,15 +133,15 @@ mod tests {
     fn each_variable_sets_what_it_names() {
         assert_eq!(with("WARPLINE_ORDER", "warn").unwrap().order, OrderMode::Warn);
         assert_eq!(with("WARPLINE_SYNC", "error").unwrap().sync, crate::SyncMode::Error);
-        assert_eq!(with("WARPLINE_SCHEDULE", "seeded:7").unwrap().schedule, Schedule::Seeded(7));
+        assert_eq!(with("WARPLINE_SCHEDULE", "seeded:7").unwrap().cpu.schedule, Schedule::Seeded(7));
         assert_eq!(with("WARPLINE_CPU_DEVICES", "3").unwrap().cpu_devices, 3);
-        assert_eq!(with("WARPLINE_KERNELS", "both").unwrap().kernels.form, KernelForm::Both);
-        assert_eq!(with("WARPLINE_KERNELS", "ptx").unwrap().kernels.form, KernelForm::Ptx);
-        assert_eq!(with("WARPLINE_KERNELS", "").unwrap().kernels.form, KernelForm::Twin);
-        let checks = with("WARPLINE_CHECK_KERNELS", "races,sync").unwrap().kernels.checks;
+        assert_eq!(with("WARPLINE_KERNELS", "both").unwrap().cpu.kernels.form, KernelForm::Both);
+        assert_eq!(with("WARPLINE_KERNELS", "ptx").unwrap().cpu.kernels.form, KernelForm::Ptx);
+        assert_eq!(with("WARPLINE_KERNELS", "").unwrap().cpu.kernels.form, KernelForm::Twin);
+        let checks = with("WARPLINE_CHECK_KERNELS", "races,sync").unwrap().cpu.kernels.checks;
         assert_eq!(checks, KernelChecks { races: true, init: false, sync: true });
         let bounds_and_checks = |text: &str| {
-            let kernels = with("WARPLINE_CHECK_KERNELS", text).unwrap().kernels;
+            let kernels = with("WARPLINE_CHECK_KERNELS", text).unwrap().cpu.kernels;
             (!kernels.without_bounds, kernels.checks)
         };
         assert_eq!(bounds_and_checks(""), (true, KernelChecks::default()));

@@ -26,7 +26,7 @@ impl RuntimeBuilder {
     /// With [`Schedule::Seeded`](crate::Schedule::Seeded) each kernel runs on the thread that
     /// polls.
     pub fn kernel_threads(mut self, threads: usize) -> Self {
-        self.kernel_threads = Some(threads);
+        self.cpu.kernel_threads = Some(threads);
         self
     }
 
@@ -38,7 +38,7 @@ impl RuntimeBuilder {
     /// `InvalidArgument` from [`build`](Self::build) for another form than `Twin`, if warpline was
     /// built without its feature `ptx`.
     pub fn kernel_form(mut self, form: KernelForm) -> Self {
-        self.kernels.form = form;
+        self.cpu.kernels.form = form;
         self
     }
 
@@ -48,7 +48,7 @@ impl RuntimeBuilder {
     /// `InvalidArgument` from [`build`](Self::build) if there are any, and warpline was built
     /// without its feature `ptx`.
     pub fn kernel_checks(mut self, checks: KernelChecks) -> Self {
-        self.kernels.checks = checks;
+        self.cpu.kernels.checks = checks;
         self
     }
 
@@ -82,12 +82,12 @@ impl RuntimeBuilder {
     /// `InvalidArgument` from [`build`](Self::build) if warpline was built without its feature
     /// `ptx`.
     pub unsafe fn without_kernel_bounds(mut self) -> Self {
-        self.kernels.without_bounds = true;
+        self.cpu.kernels.without_bounds = true;
         self
     }
 
     pub(super) fn refuse_missing_feature(&self) -> Result<()> {
-        let KernelOptions { form, checks, without_bounds, .. } = self.kernels;
+        let KernelOptions { form, checks, without_bounds, .. } = self.cpu.kernels;
         let is_default = form == KernelForm::Twin && checks == KernelChecks::default() && !without_bounds;
         if cfg!(feature = "ptx") || is_default {
             return Ok(());
