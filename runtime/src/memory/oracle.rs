@@ -5,7 +5,7 @@
 //! After each grant the model checks every use that overlaps.
 
 use super::test_driver::TestDriver;
-use super::{BlockId, DeviceMemory, Grant, PoolId, ReuseOrder, Zones};
+use super::{DeviceMemory, Grant, PoolId, ReuseOrder, Zones};
 use crate::order::{Site, StreamId, Use};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -18,38 +18,18 @@ const SIZES: [usize; 12] =
 /// The next step of a program. Its numbers are taken modulo what exists.
 #[derive(Clone, Debug)]
 enum Step {
-    Alloc {
-        slot: u8,
-        size: u8,
-    },
-    /// Allocates, and returns the block without having waited for it or touched it.
-    Abandon {
-        slot: u8,
-        size: u8,
-    },
-    /// Uses a block. `ordered`: after a wait for the allocating stream. The order modes that let
-    /// races through use it without.
-    Use {
-        slot: u8,
-        block: u8,
-        ordered: bool,
-    },
-    /// Frees a block. `counts`: the allocation itself is named as a use of its stream.
-    Free {
-        block: u8,
-        counts: bool,
-    },
-    Wait {
-        slot: u8,
-        other: u8,
-    },
-    Run {
-        stream: u8,
-    },
-    /// Gives the slot a stream that never existed before.
-    Replace {
-        slot: u8,
-    },
+    Alloc { slot: u8, size: u8 },
+    // Allocates, and returns the block without having waited for it or touched it.
+    Abandon { slot: u8, size: u8 },
+    // Uses a block. `ordered`: after a wait for the allocating stream. The order modes that let
+    // races through use it without.
+    Use { slot: u8, block: u8, ordered: bool },
+    // Frees a block. `counts`: the allocation itself is named as a use of its stream.
+    Free { block: u8, counts: bool },
+    Wait { slot: u8, other: u8 },
+    Run { stream: u8 },
+    // Gives the slot a stream that never existed before.
+    Replace { slot: u8 },
     EmptyCache,
 }
 
@@ -94,7 +74,6 @@ struct Past {
 struct Freed {
     start: u64,
     len: usize,
-    asked: usize,
 }
 
 struct World {
@@ -235,7 +214,7 @@ impl World {
         }
         if self.driver.calls() > calls {
             for freed in &self.freed {
-                let fits = freed.len >= size && (freed.asked <= 1 << 20) == (size <= 1 << 20);
+                let fits = freed.len >= size && (freed.len <= 1 << 20) == (size <= 1 << 20);
                 let ready = self
                     .overlapping(freed.start, freed.start + freed.len as u64)
                     .all(|used| self.harmless(used, stream));
@@ -293,22 +272,19 @@ impl World {
         }
         let live = self.live.swap_remove(block);
         let uses: Vec<Use> = live.uses.iter().map(|(&stream, &ticket)| Use { stream, ticket }).collect();
-        let id: BlockId = live.grant.block;
-        self.memory.free(id, &uses);
+        self.memory.free(live.grant.block, &uses);
         let (start, len) = (live.grant.ptr.0, live.grant.len_bytes);
         // If the allocating stream is not named, the pool has to keep the block's earlier uses, and
         // may know less than the model. Buffers always name it, so memory that they free is reused
         // as early as possible.
         if live.uses.contains_key(&stream) {
-            self.freed.push(Freed { start, len, asked: len });
+            self.freed.push(Freed { start, len });
         }
     }
 
     fn empty_cache(&mut self) {
         let before = self.memory.stats().reserved_bytes;
-        let streams = &self.streams;
-        let given =
-            self.memory.empty_cache(|used| streams[used.stream.number() as usize].completed >= used.ticket);
+        let given = self.memory.empty_cache(|used| self.done(used));
         assert_eq!(self.memory.stats().reserved_bytes + given, before);
     }
 
@@ -356,10 +332,7 @@ impl World {
             let held = self.driver.holds(past.start, (past.end - past.start) as usize);
             assert!(held, "memory in use went back to the driver");
         }
-        let gone = |freed: &Freed| !self.driver.holds(freed.start, freed.len);
-        let gone: Vec<bool> = self.freed.iter().map(gone).collect();
-        let mut gone = gone.iter();
-        self.freed.retain(|_| !gone.next().unwrap());
+        self.freed.retain(|freed| self.driver.holds(freed.start, freed.len));
     }
 
     fn note(&mut self) {
