@@ -44,7 +44,7 @@ mod segments;
 
 use super::blocks::{Block, Blocks, Class, NONE, State, unite};
 use super::recent::Recent;
-use super::stats::Served;
+use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 pub(crate) use reuse::ReuseOrder;
@@ -164,12 +164,8 @@ pub(super) struct Pool {
     asked: u64,
     /// The number of the allocation that is planned to fail, or `u64::MAX`.
     refusal: u64,
-    live: usize,
-    allocated: usize,
-    peak_allocated: usize,
-    reserved: usize,
-    peak_reserved: usize,
-    served: Served,
+    /// Statistics, without those that are derived from the blocks.
+    stats: MemoryStats,
 }
 
 impl Pool {
@@ -182,12 +178,7 @@ impl Pool {
             freed: 0,
             asked: 0,
             refusal: u64::MAX,
-            live: 0,
-            allocated: 0,
-            peak_allocated: 0,
-            reserved: 0,
-            peak_reserved: 0,
-            served: Served::default(),
+            stats: MemoryStats::default(),
         }
     }
 
@@ -201,7 +192,7 @@ impl Pool {
         }
         let units = u32::try_from(units(len_bytes)).ok()?;
         let index = self.recent.pop(stream, units, &self.blocks)?;
-        self.served.own += 1;
+        self.stats.served.own += 1;
         Some(self.make_live(index, stream, site, None))
     }
 
@@ -212,9 +203,9 @@ impl Pool {
         block.generation = block.generation.wrapping_add(1);
         block.stream = stream;
         block.site = Some(site);
-        self.live += 1;
-        self.allocated += block.len;
-        self.peak_allocated = self.peak_allocated.max(self.allocated);
+        self.stats.live_blocks += 1;
+        self.stats.allocated_bytes += block.len;
+        self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
         let (ptr, generation) = (DevicePtr(block.address), block.generation);
         Grant { ptr, block: BlockId { index, generation }, len_bytes: block.len, wait }
     }
@@ -294,8 +285,8 @@ impl Pool {
     /// Adds new memory from the driver, and serves the request from it.
     pub(super) fn grow(&mut self, ptr: DevicePtr, len: usize, request: &Request) -> Grant {
         let block = self.blocks.add_segment(ptr.0, len, request.class(), request.pool);
-        self.reserved += len;
-        self.peak_reserved = self.peak_reserved.max(self.reserved);
+        self.stats.reserved_bytes += len;
+        self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
         self.hand_out(block, request, Rung::Grown, None)
     }
 
@@ -307,12 +298,12 @@ impl Pool {
             self.shelve(rest);
         }
         match rung {
-            Rung::Own => self.served.own += 1,
-            Rung::Ordered => self.served.ordered += 1,
-            Rung::Finished => self.served.finished += 1,
-            Rung::Merged => self.served.merged += 1,
-            Rung::Waited => self.served.waited += 1,
-            Rung::Grown => self.served.grown += 1,
+            Rung::Own => self.stats.served.own += 1,
+            Rung::Ordered => self.stats.served.ordered += 1,
+            Rung::Finished => self.stats.served.finished += 1,
+            Rung::Merged => self.stats.served.merged += 1,
+            Rung::Waited => self.stats.served.waited += 1,
+            Rung::Grown => self.stats.served.grown += 1,
         }
         self.blocks[index].asked_units = match request.pool {
             PoolId::DEFAULT => u32::try_from(request.size / UNIT_BYTES).unwrap_or(0),
@@ -332,8 +323,8 @@ impl Pool {
             debug_assert!(false, "a block was freed twice");
             return;
         }
-        self.live -= 1;
-        self.allocated -= block.len;
+        self.stats.live_blocks -= 1;
+        self.stats.allocated_bytes -= block.len;
         self.freed += 1;
         block.freed = self.freed;
         if let [only] = uses

@@ -14,7 +14,7 @@ impl Pool {
     }
 
     pub(in crate::memory) fn reserved(&self) -> usize {
-        self.reserved
+        self.stats.reserved_bytes
     }
 
     /// Returns the bytes of graphs' segments that are free, and that nothing outside the graph
@@ -32,24 +32,16 @@ impl Pool {
 
     pub(in crate::memory) fn stats(&self) -> MemoryStats {
         MemoryStats {
-            is_lost: false,
-            allocated_bytes: self.allocated,
-            peak_allocated_bytes: self.peak_allocated,
-            reserved_bytes: self.reserved,
-            peak_reserved_bytes: self.peak_reserved,
-            live_blocks: self.live,
-            cached_blocks: self.blocks.len() - self.live,
+            cached_blocks: self.blocks.len() - self.stats.live_blocks,
             segments: self.blocks.segment_count(),
             graph_bytes: self.graph_bytes(),
-            not_freed_bytes: 0,
-            limit_bytes: None,
-            served: self.served,
+            ..self.stats
         }
     }
 
     pub(in crate::memory) fn reset_peak(&mut self) {
-        self.peak_allocated = self.allocated;
-        self.peak_reserved = self.reserved;
+        self.stats.peak_allocated_bytes = self.stats.allocated_bytes;
+        self.stats.peak_reserved_bytes = self.stats.reserved_bytes;
     }
 
     /// Returns the lines that hold the most live memory, largest first.

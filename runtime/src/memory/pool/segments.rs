@@ -65,7 +65,7 @@ impl Pool {
             at = self.blocks[at].right;
         }
         self.blocks.remove_segment(segment.first);
-        self.reserved -= segment.len;
+        self.stats.reserved_bytes -= segment.len;
     }
 
     /// Returns the segments of `pool`.
