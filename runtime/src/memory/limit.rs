@@ -16,11 +16,6 @@ impl MemoryLimit {
         MemoryLimit { bytes, fraction_of: None }
     }
 
-    fn of_fraction(fraction: f64, total_bytes: usize) -> Self {
-        let bytes = (total_bytes as f64 * fraction) as usize;
-        MemoryLimit { bytes, fraction_of: Some((fraction, total_bytes)) }
-    }
-
     /// Returns the number of bytes that the limit leaves.
     pub(super) fn free_bytes(self, reserved: usize) -> usize {
         self.bytes.saturating_sub(reserved)
@@ -55,7 +50,8 @@ impl MemoryOptions {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let of_total = MemoryLimit::of_fraction(fraction, total_bytes);
+        let bytes = (total_bytes as f64 * fraction) as usize;
+        let of_total = MemoryLimit { bytes, fraction_of: Some((fraction, total_bytes)) };
         Ok(Some(in_bytes.filter(|limit| limit.bytes < of_total.bytes).unwrap_or(of_total)))
     }
 }

@@ -104,21 +104,12 @@ impl PinnedBytes {
     }
 }
 
-/// Page-locked memory of another owner.
-struct Registered {
-    driver: Arc<dyn Driver>,
-    block: HostBlock,
-    owner: Box<dyn Any + Send>,
-}
-
-impl Registered {
-    fn end(self) {
-        // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no
-        // copy. `register` registered it, and a copy in flight keeps the `PinnedBytes` that this
-        // comes from.
-        if unsafe { self.driver.unregister_host(self.block.0.as_ptr()) }.is_err() {
-            STILL_REACHABLE.lock().push(self.owner);
-        }
+/// Unregisters the page-locked memory of another owner, and drops the owner.
+fn unregister(driver: &dyn Driver, block: HostBlock, owner: Box<dyn Any + Send>) {
+    // SAFETY: `Driver::unregister_host` needs memory registered with this driver and in no copy.
+    // `register` registered it, and a copy in flight keeps the `PinnedBytes` that this comes from.
+    if unsafe { driver.unregister_host(block.0.as_ptr()) }.is_err() {
+        STILL_REACHABLE.lock().push(owner);
     }
 }
 
@@ -129,14 +120,12 @@ impl Drop for PinnedBytes {
             return;
         }
         if let Some(owner) = self.owner.take() {
-            let registered =
-                Registered { driver: self.pool.driver().clone(), block: HostBlock(self.ptr), owner };
-            background::run_where_it_may_block(move || registered.end());
+            let (driver, block) = (self.pool.driver().clone(), HostBlock(self.ptr));
+            background::run_where_it_may_block(move || unregister(&*driver, block, owner));
         }
-        if self.block_len == 0 {
-            return;
+        if self.block_len > 0 {
+            self.pool.take_back(HostBlock(self.ptr), self.block_len);
         }
-        self.pool.take_back(HostBlock(self.ptr), self.block_len);
     }
 }
 
