@@ -34,7 +34,6 @@ struct Captured {
     label: Arc<str>,
     site: Site,
     ops: usize,
-    streams: usize,
     /// Represents the memory of the pool: each launch writes it.
     own: Arc<Allocation>,
     touched: Vec<OwnedOperand<Arc<Allocation>>>,
@@ -198,7 +197,6 @@ impl Graph {
         let core = stream.core();
         let Recorded { plan, touched, keeps, claims: inner, pool } = recorded;
         let ops = plan.steps.iter().filter(|step: &&Step| !matches!(step.work, Work::Wait { .. })).count();
-        let streams = plan.streams.len();
         let plan = Arc::new(plan);
         let executable = core.device.with_room(|driver| driver.instantiate(&plan));
         let executable = executable.map_err(|error| core.refused(site, &error))?;
@@ -215,7 +213,6 @@ impl Graph {
             label: core.label.clone(),
             site,
             ops,
-            streams,
             own,
             touched,
             claims,
@@ -261,12 +258,12 @@ impl Graph {
         let graph = &*self.0;
         let range = ByteRange::contiguous(0, 1);
         let own = Operand { allocation: &graph.own, range, access: AccessMode::Write };
-        let mut operands = Vec::with_capacity(graph.touched.len() + 1);
-        operands.push(own);
-        operands.extend(graph.touched.iter().map(|touched| {
-            let OwnedOperand { allocation, range, access } = touched;
-            Operand { allocation, range: *range, access: *access }
-        }));
+        let touched = graph.touched.iter().map(|OwnedOperand { allocation, range, access }| Operand {
+            allocation,
+            range: *range,
+            access: *access,
+        });
+        let operands: Vec<_> = std::iter::once(own).chain(touched).collect();
         let core = stream.core();
         if !Arc::ptr_eq(&core.device, &graph.device) {
             let (there, here) = (graph.device.id, core.device.id);
@@ -302,7 +299,7 @@ impl Graph {
 
     /// Returns the number of streams that it was captured on.
     pub fn streams(&self) -> usize {
-        self.0.streams
+        self.0.plan.streams.len()
     }
 
     /// Returns the bytes of device memory that it holds for allocations in its capture and for the
