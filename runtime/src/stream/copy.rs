@@ -9,17 +9,17 @@
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
 use super::rows::{device_copy, host_copy};
-use super::staged::{Slot, StagingMemory, can_hold_back};
+use super::staged::{Slot, StagingMemory, can_hold_back, host_end};
 use super::{At, error};
 use crate::buffer::Buffer;
-use crate::memory::{HostEnd, Pinned};
+use crate::memory::{HostEnd, Pinned, PinnedBytes};
 use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
 use crate::shared::{DeviceShared, Place, Reach, Request, Stream, unserved};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Command, CopyKind, DeviceId, Element, ErrorKind, Result, reentry};
+use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result, reentry};
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` into it.
@@ -56,19 +56,13 @@ impl Stream {
     }
 
     fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
-        let end = self.host_end(site, host.bytes());
+        let end = host_end(self.core(), site, host.bytes());
         let same_len = self.same_len(site, host.len(), buffer.len());
         let mut slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
         let operands = [buffer.operand(AccessMode::Write)];
         let request = Request::new("copy", site, &operands).keeping(slot.clone());
-        let place = self.enqueue_copy(request, same_len.and(end), buffer);
-        // Only if nothing else holds it: with launch blocking, the fault of a copy that was
-        // accepted and may still be running is an error of the call too.
-        let place =
-            place.map_err(|error| match Arc::get_mut(&mut slot).and_then(|slot| slot.get_mut().take()) {
-                Some(bytes) => error.with(Box::new(bytes)),
-                None => error,
-            });
+        let place = self.enqueue_at(request, same_len.and(end), to_device(buffer));
+        let place = place.map_err(|error| with_contents(error, &mut slot));
         Pending::later(self.core(), place, move || Ok(take(&slot)))
     }
 
@@ -81,10 +75,10 @@ impl Stream {
     pub fn copy_from_shared<T: Element>(&self, buffer: &Buffer<T>, host: &Arc<Pinned<T>>) -> Pending<()> {
         let site = Site::here(&"copy_from_shared");
         let same_len = self.same_len(site, host.len(), buffer.len());
-        let end = same_len.and_then(|()| self.host_end(site, host.bytes()));
+        let end = same_len.and_then(|()| host_end(self.core(), site, host.bytes()));
         let operands = [buffer.operand(AccessMode::Write)];
         let request = Request::new("copy", site, &operands).keeping(host.clone());
-        let place = self.enqueue_copy(request, end, buffer);
+        let place = self.enqueue_at(request, end, to_device(buffer));
         Pending::value(self.core(), place, ())
     }
 
@@ -187,12 +181,7 @@ impl Stream {
         let core = self.core();
         let mut kept = Arc::new(Mutex::new(Some(host)));
         let place = self.write_kept(Site::here(&"write_vec"), buffer, &kept);
-        // Only if nothing else holds it, as in `copy_in`.
-        let place =
-            place.map_err(|error| match Arc::get_mut(&mut kept).and_then(|kept| kept.get_mut().take()) {
-                Some(host) => error.with(Box::new(host)),
-                None => error,
-            });
+        let place = place.map_err(|error| with_contents(error, &mut kept));
         Pending::later(core, place, move || Ok(kept.lock().take().expect("it is taken once")))
     }
 
@@ -217,69 +206,45 @@ impl Stream {
         let request = Request::new("copy", site, &operands);
         let same_len = self.same_len(site, len, buffer.len());
         if is_cpu {
-            return self.enqueue_copy(request.keeping(kept.clone()), same_len.map(|()| end), buffer);
+            return self.enqueue_at(request.keeping(kept.clone()), same_len.map(|()| end), to_device(buffer));
         }
         let promise = || core.device.with_pinned(|pool| pool.promise(len_bytes));
         let promise = same_len.and_then(|()| {
             let promise = reentry::may_ask(&"write_vec").and_then(|()| promise());
             promise.map_err(|error| unserved(&site.on(&core.label), error))
         });
-        match promise {
-            Err(error) => Err(core.refuse(&request, error)),
-            Ok(promise) => {
-                let (slot, kept) = (Slot::default(), kept.clone());
-                let request = request.keeping(slot.clone());
-                let fill = move |bytes| {
-                    let host = kept.lock();
-                    let host = host.as_ref().expect(KEPT);
-                    let mut staged = Pinned::<T>::new(bytes, host.len());
-                    staged.copy_from_slice(host);
-                    *slot.lock() = Some(staged.into_bytes());
-                };
-                self.enqueue_staged(request, StagingMemory::Promised(promise), fill, to_device(buffer))
-            }
-        }
+        let promise = promise.map_err(|error| core.refuse(&request, error))?;
+        let (slot, kept) = (Slot::default(), kept.clone());
+        let request = request.keeping(slot.clone());
+        let fill = move |bytes| stage(&slot, bytes, kept.lock().as_ref().expect(KEPT));
+        self.enqueue_staged(request, StagingMemory::Promised(promise), fill, to_device(buffer))
     }
 
     fn write_slice<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Result<Place> {
         let operands = [buffer.operand(AccessMode::Write)];
         let request = Request::new("copy", site, &operands);
         let memory = self.same_len(site, host.len(), buffer.len());
-        match memory.and_then(|()| self.staging_memory(site, size_of_val(host))) {
-            Err(error) => Err(self.core().refuse(&request, error)),
-            Ok(memory) => {
-                let slot = Slot::default();
-                let request = request.keeping(slot.clone());
-                let filled = move |bytes, host: &[T]| {
-                    let mut staged = Pinned::<T>::new(bytes, host.len());
-                    staged.copy_from_slice(host);
-                    *slot.lock() = Some(staged.into_bytes());
-                };
-                match memory {
-                    StagingMemory::There(bytes) => {
-                        let end = self.host_end(site, &bytes);
-                        filled(bytes, host);
-                        self.enqueue_copy(request, end, buffer)
-                    }
-                    // The slice is borrowed for this call only.
-                    StagingMemory::Promised(_) => {
-                        let host = host.to_vec();
-                        let fill = move |bytes| filled(bytes, &host);
-                        self.enqueue_staged(request, memory, fill, to_device(buffer))
-                    }
-                }
+        let memory = memory.and_then(|()| self.staging_memory(site, size_of_val(host)));
+        let memory = memory.map_err(|error| self.core().refuse(&request, error))?;
+        let slot = Slot::default();
+        let request = request.keeping(slot.clone());
+        match memory {
+            StagingMemory::There(bytes) => {
+                let end = host_end(self.core(), site, &bytes);
+                stage(&slot, bytes, host);
+                self.enqueue_at(request, end, to_device(buffer))
+            }
+            // The slice is borrowed for this call only.
+            StagingMemory::Promised(_) => {
+                let host = host.to_vec();
+                self.enqueue_staged(
+                    request,
+                    memory,
+                    move |bytes| stage(&slot, bytes, &host),
+                    to_device(buffer),
+                )
             }
         }
-    }
-
-    /// Enqueues a copy of host memory into `buffer`, or refuses it if `host` is an error.
-    fn enqueue_copy<T: Element>(
-        &self,
-        request: Request<'_>,
-        host: Result<HostEnd>,
-        buffer: &Buffer<T>,
-    ) -> Result<Place> {
-        self.enqueue_at(request, host, to_device(buffer))
     }
 
     /// Copies the elements of `source` to `destination`. Both are on this stream's device and have
@@ -391,7 +356,7 @@ impl At<'_> {
     /// The errors of [`Stream::copy_to_device`].
     pub fn copy_to_device<T: Element>(self, host: Pinned<T>) -> Result<(Buffer<T>, Pending<Pinned<T>>)> {
         let At { stream, site } = self;
-        if let Err(error) = stream.host_end(site, host.bytes()) {
+        if let Err(error) = host_end(stream.core(), site, host.bytes()) {
             return Err(host.into_error(error.at(site)));
         }
         let buffer = match stream.at(Site::at(&"alloc", site.location)).alloc(host.len()) {
@@ -499,6 +464,23 @@ fn copied_in_steps<T: Element, U: Send + 'static>(
         }
         from = None;
         Some(Ok(std::mem::take(&mut to)))
+    }
+}
+
+/// Copies `host` to `bytes`, which go into the slot.
+fn stage<T: Element>(slot: &Slot, bytes: PinnedBytes, host: &[T]) {
+    let mut staged = Pinned::<T>::new(bytes, host.len());
+    staged.copy_from_slice(host);
+    *slot.lock() = Some(staged.into_bytes());
+}
+
+/// Returns `error` with what `slot` contains, but only if nothing else holds it: with launch
+/// blocking, the fault of a copy that was accepted and may still be running is an error of the call
+/// too.
+fn with_contents<T: Send + 'static>(error: Error, slot: &mut Arc<Mutex<Option<T>>>) -> Error {
+    match Arc::get_mut(slot).and_then(|slot| slot.get_mut().take()) {
+        Some(contents) => error.with(Box::new(contents)),
+        None => error,
     }
 }
 

@@ -58,15 +58,12 @@ impl Stream {
         if staging_bytes == 0 {
             return self.core().enqueue(&mut request, |_| Command::Elided);
         }
-        match self.staging_memory(request.site, staging_bytes) {
-            Ok(memory) => self.enqueue_staged(
-                request,
-                memory,
-                move |bytes| *slot.lock() = Some(bytes),
-                |staging| Command::StagedCopy(Box::new(StagedCopy { copy, staging, staging_bytes, host })),
-            ),
-            Err(error) => Err(self.core().refuse(&request, error)),
-        }
+        let memory = self.staging_memory(request.site, staging_bytes);
+        let memory = memory.map_err(|error| self.core().refuse(&request, error))?;
+        let fill = move |bytes| *slot.lock() = Some(bytes);
+        self.enqueue_staged(request, memory, fill, |staging| {
+            Command::StagedCopy(Box::new(StagedCopy { copy, staging, staging_bytes, host }))
+        })
     }
 
     /// Enqueues a copy through `memory`. `command` makes it from the memory's address, which is 0
@@ -82,7 +79,7 @@ impl Stream {
         let site = request.site;
         let promise = match memory {
             StagingMemory::There(bytes) => {
-                let end = self.host_end(site, &bytes);
+                let end = host_end(self.core(), site, &bytes);
                 fill(bytes);
                 return self.enqueue_at(request, end, command);
             }
@@ -112,14 +109,8 @@ impl Stream {
         host: Result<HostEnd>,
         command: impl FnOnce(u64) -> Command,
     ) -> Result<Place> {
-        match host {
-            Ok(end) => self.core().enqueue(&mut request, |_| command(end.address())),
-            Err(error) => Err(self.core().refuse(&request, error)),
-        }
-    }
-
-    pub(super) fn host_end(&self, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
-        host_end(self.core(), site, host)
+        let end = host.map_err(|error| self.core().refuse(&request, error))?;
+        self.core().enqueue(&mut request, |_| command(end.address()))
     }
 
     pub(super) fn same_len(&self, site: Site, host: usize, device: usize) -> Result<()> {
@@ -144,7 +135,7 @@ pub(super) fn can_hold_back(core: &StreamCore) -> bool {
 }
 
 /// Returns the host's end of a copy by this stream's device.
-fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
+pub(super) fn host_end(core: &StreamCore, site: Site, host: &PinnedBytes) -> Result<HostEnd> {
     let (here, there) = (core.device.id, host.locked_by());
     host.end_for(here).ok_or_else(|| {
         let why = format_args!(
