@@ -70,7 +70,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use warpline_cpu::Schedule;
+use warpline_cpu::{Schedule, Step};
 use warpline_driver::Result;
 
 /// Compiles a kernel's CUDA C++ and compares it with the declaration. Needs NVRTC, but no GPU.
@@ -156,10 +156,8 @@ fn run_each(
     mut drive: impl FnMut(&Runtime) -> Result<Result<()>, String>,
 ) {
     for seed in seeds {
-        let runtime = match builder.clone().schedule(Schedule::Seeded(seed)).build() {
-            Ok(runtime) => runtime,
-            Err(error) => panic!("{error}"),
-        };
+        let runtime = builder.clone().schedule(Schedule::Seeded(seed)).build();
+        let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             drive(&runtime)?.map_err(|error| error.to_string())?;
             drain(&runtime)
@@ -175,10 +173,8 @@ fn run_each(
         };
         eprintln!("seed {seed}: {why}; the interleaving was:");
         for step in runtime.cpu().map(|cpu| cpu.interleaving()).unwrap_or_default() {
-            eprintln!(
-                "  {} on stream \"{}\" of {}, ticket {}",
-                step.site, step.stream, step.device, step.ticket
-            );
+            let Step { site, stream, device, ticket } = step;
+            eprintln!("  {site} on stream \"{stream}\" of {device}, ticket {ticket}");
         }
         match outcome {
             Err(panic) if !is_without_tokio(&*panic) => resume_unwind(panic),

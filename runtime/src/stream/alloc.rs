@@ -132,14 +132,8 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
     let operands = [Operand { allocation, range, access: AccessMode::Write }];
     // The fill belongs to the allocation, which takes no room.
     let mut request = Request::new("fill", site, &operands).on_terms(Terms::WithoutRoom);
-    let fill = Fill {
-        dst: allocation.ptr,
-        pitch: len_bytes,
-        width_bytes: len_bytes,
-        height: 1,
-        pattern: 0,
-        pattern_bytes: 1,
-    };
+    let (dst, pitch, width_bytes) = (allocation.ptr, len_bytes, len_bytes);
+    let fill = Fill { dst, pitch, width_bytes, height: 1, pattern: 0, pattern_bytes: 1 };
     core.enqueue(&mut request, |_| Command::Fill(fill)).map(|place| place.is_not_awaited(core))
 }
 

@@ -31,15 +31,13 @@ struct Looks<R> {
 
 impl<R> Looks<R> {
     fn look(self) -> Result<R> {
-        match std::mem::replace(&mut *self.slot.lock(), Outcome::Abandoned) {
-            Outcome::Known(result) => result,
-            Outcome::Unknown | Outcome::Abandoned => {
-                unreachable!(
-                    "a host function has returned when its ticket is reached, and its outcome is \
-                     taken once"
-                )
-            }
-        }
+        let outcome = std::mem::replace(&mut *self.slot.lock(), Outcome::Abandoned);
+        let Outcome::Known(result) = outcome else {
+            unreachable!(
+                "a host function has returned when its ticket is reached, and its outcome is taken once"
+            )
+        };
+        result
     }
 }
 
@@ -111,12 +109,8 @@ impl Stream {
         let slot: Slot<R> = Arc::new(Mutex::new(Outcome::Unknown));
         let looks = Looks { slot: slot.clone(), core: core.clone() };
         let place = core.enqueue_plain("call", site, |ticket| {
-            let (weak, id, label, runtime) = (
-                Arc::downgrade(core),
-                (core.device.id, core.id),
-                core.label.clone(),
-                core.device.runtime.clone(),
-            );
+            let (weak, id, label) = (Arc::downgrade(core), (core.device.id, core.id), core.label.clone());
+            let runtime = core.device.runtime.clone();
             Command::Call(HostFn(Box::new(move || {
                 let result = catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
                     let error = panics::error_of(&site.on(&label), ticket, &message_of(panic));

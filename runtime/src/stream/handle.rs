@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use warpline_driver::internal::check_device_code;
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{
-    Command, DeviceId, Element, Error, ErrorKind, Fill, Launch, Priority, RawHandle, Result,
+    Command, DeviceId, DevicePtr, Element, Error, ErrorKind, Fill, Launch, Priority, RawHandle, Result,
 };
 
 impl Stream {
@@ -166,14 +166,8 @@ impl At<'_> {
         let mut pattern = [0; 8];
         pattern[..size_of::<T>()].copy_from_slice(value.as_bytes());
         let (height, width_bytes, pitch) = buffer.runs();
-        let fill = Fill {
-            dst: warpline_driver::DevicePtr(buffer.address()),
-            pitch,
-            width_bytes,
-            height,
-            pattern: u64::from_le_bytes(pattern),
-            pattern_bytes: size_of::<T>() as u8,
-        };
+        let (dst, pattern) = (DevicePtr(buffer.address()), u64::from_le_bytes(pattern));
+        let fill = Fill { dst, pitch, width_bytes, height, pattern, pattern_bytes: size_of::<T>() as u8 };
         let operands = [buffer.operand(AccessMode::Write)];
         let core = self.stream.core();
         let place = core.enqueue(&mut Request::new("fill", self.site, &operands), |_| Command::Fill(fill));

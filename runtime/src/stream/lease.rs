@@ -31,13 +31,8 @@ impl StreamPool {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let size = size.min(Semaphore::MAX_PERMITS);
-        Ok(StreamPool {
-            device,
-            room: Arc::new(Semaphore::new(size)),
-            size,
-            label: "lease".into(),
-            priority: Priority::Normal,
-        })
+        let (room, label) = (Arc::new(Semaphore::new(size)), "lease".into());
+        Ok(StreamPool { device, room, size, label, priority: Priority::Normal })
     }
 
     /// Sets the name of its streams in errors and traces; "lease" by default.
@@ -99,13 +94,8 @@ impl StreamPool {
     }
 
     fn make(&self, permit: Box<dyn std::any::Any + Send>) -> Result<StreamLease> {
-        let settings = Settings {
-            borrowed: None,
-            label: Some(self.label.clone()),
-            priority: self.priority,
-            max_in_flight: None,
-            then: Some(permit),
-        };
+        let (label, priority) = (Some(self.label.clone()), self.priority);
+        let settings = Settings { label, priority, then: Some(permit), ..Settings::default() };
         let core = StreamCore::new(self.device.shared().clone(), settings)?;
         Ok(StreamLease { stream: Stream::new(core) })
     }
