@@ -227,7 +227,8 @@ fn not_contiguous(what: &str, (rows, width, pitch): (usize, usize, usize), inste
 #[cold]
 fn not_whole_rows(len: usize, rows: usize) -> Error {
     let why = format!(
-        "as_matrix: {len} elements cannot be divided into {rows} rows; pass a number of rows that divides them"
+        "as_matrix: {len} elements cannot be divided into {rows} rows; pass a number of rows that divides \
+         them"
     );
     Error::new(ErrorKind::Shape, why)
 }

@@ -331,8 +331,8 @@ impl Inner {
                 format!("there is no {id}: this build of warpline lacks the feature \"cuda\"; use \"cpu\"")
             }
             DeviceId::Cpu(n) => format!(
-                "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({more}), or \
-                 set WARPLINE_CPU_DEVICES={more} if it is built from the environment",
+                "there is no {id}: this runtime has {cpus} CPU device{}; build it with cpu_devices({more}), \
+                 or set WARPLINE_CPU_DEVICES={more} if it is built from the environment",
                 if cpus == 1 { "" } else { "s" },
                 more = u64::from(n) + 1,
             ),

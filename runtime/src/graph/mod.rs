@@ -269,8 +269,8 @@ impl Graph {
             let (there, here) = (graph.device.id, core.device.id);
             let of_another = if here == there { " of another runtime" } else { "" };
             let why = format!(
-                "{}: the graph was captured on {there} and the stream is on {here}{of_another}; launch it on a \
-                 stream of the device it was captured on",
+                "{}: the graph was captured on {there} and the stream is on {here}{of_another}; launch it on \
+                 a stream of the device it was captured on",
                 site.on(&core.label)
             );
             return Pending::refused_on(core, Error::new(ErrorKind::DeviceMismatch, why).at(site));

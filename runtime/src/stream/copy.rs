@@ -428,8 +428,8 @@ impl Stream {
         }
         let [source, destination] = ends.map(|end| end.id);
         let why = format_args!(
-            "a copy between {source} and {destination} needs the order mode deny or wait, and this runtime has \
-             {mode:?}; nothing else keeps kernels of the CPU device off the memory meanwhile"
+            "a copy between {source} and {destination} needs the order mode deny or wait, and this runtime \
+             has {mode:?}; nothing else keeps kernels of the CPU device off the memory meanwhile"
         );
         Err(error(self.core(), site, ErrorKind::Unsupported, why))
     }

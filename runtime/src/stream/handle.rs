@@ -293,8 +293,8 @@ impl StreamBuilder {
         let StreamBuilder { device, settings } = self;
         if settings.max_in_flight == Some(0) {
             let why = format!(
-                "a stream of {device} cannot be built: max_in_flight is 0, and at least 1 is needed; omit the \
-                 call to max_in_flight for a stream without a limit"
+                "a stream of {device} cannot be built: max_in_flight is 0, and at least 1 is needed; omit \
+                 the call to max_in_flight for a stream without a limit"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
