@@ -196,6 +196,12 @@ impl<T: Element> Buffer<T> {
         }
     }
 
+    /// Returns the operand of an op that accesses it with `access`.
+    #[inline]
+    pub(crate) fn operand(&self, access: AccessMode) -> Operand<'_> {
+        Operand { allocation: &self.allocation, range: self.range(), access }
+    }
+
     /// Returns the address of the first element.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
@@ -259,14 +265,6 @@ fn bounds(range: impl RangeBounds<usize>, len: usize, what: &str) -> Result<(usi
         return Err(Error::new(ErrorKind::Shape, why));
     }
     Ok((start, end))
-}
-
-impl<T: Element> Buffer<T> {
-    /// Returns the operand of an op that accesses it with `access`.
-    #[inline]
-    pub(crate) fn operand(&self, access: AccessMode) -> Operand<'_> {
-        Operand { allocation: &self.allocation, range: self.range(), access }
-    }
 }
 
 impl<'a, T: Element> IntoOperand<'a, T> for &'a Buffer<T> {

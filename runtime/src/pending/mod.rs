@@ -301,9 +301,7 @@ impl<T> Pending<T> {
     fn is_waiting(&self) -> bool {
         matches!(self.state, State::Live(Work::Place(_) | Work::Many(_), _))
     }
-}
 
-impl<T> Pending<T> {
     /// Detaches the work and drops its result, for work whose outcome a later await shows.
     ///
     /// If the call was refused, its error is reported, as when the `Pending` is dropped.

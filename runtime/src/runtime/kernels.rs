@@ -2,17 +2,15 @@
 
 use super::RuntimeBuilder;
 use super::builder::cannot_be_built;
-use warpline_cpu::{CompileCuda, KernelChecks, KernelForm, KernelOptions};
+use warpline_cpu::{KernelChecks, KernelForm, KernelOptions};
 use warpline_driver::Result;
 
-/// The compiler of CUDA C++ for CPU devices.
-#[cfg(feature = "cuda")]
-const COMPILE: Option<CompileCuda> = Some(warpline_cuda::compile_for_cpu);
-#[cfg(not(feature = "cuda"))]
-const COMPILE: Option<CompileCuda> = None;
-
 pub(super) fn defaults() -> KernelOptions {
-    KernelOptions { compile: COMPILE, ..KernelOptions::default() }
+    KernelOptions {
+        #[cfg(feature = "cuda")]
+        compile: Some(warpline_cuda::compile_for_cpu),
+        ..KernelOptions::default()
+    }
 }
 
 impl RuntimeBuilder {

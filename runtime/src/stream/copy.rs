@@ -347,6 +347,20 @@ impl Stream {
         };
         Pending::value(self.core(), place, ())
     }
+
+    /// Refuses copies between backends in the modes that let conflicting ops run.
+    fn can_cross_backends(&self, site: Site, ends: [&Arc<DeviceShared>; 2]) -> Result<()> {
+        let mode = self.core().device.runtime.mode;
+        if !matches!(mode, OrderMode::Warn | OrderMode::Off) {
+            return Ok(());
+        }
+        let [source, destination] = ends.map(|end| end.id);
+        let why = format_args!(
+            "a copy between {source} and {destination} needs the order mode deny or wait, and this runtime \
+             has {mode:?}; nothing else keeps kernels of the CPU device off the memory meanwhile"
+        );
+        Err(error(self.core(), site, ErrorKind::Unsupported, why))
+    }
 }
 
 impl At<'_> {
@@ -416,22 +430,6 @@ impl At<'_> {
     /// Does the same as [`Stream::copy_buffer_peer`].
     pub fn copy_buffer_peer<T: Element>(self, destination: &Buffer<T>, source: &Buffer<T>) -> Pending<()> {
         self.stream.copy_between(self.site, destination, source, true)
-    }
-}
-
-impl Stream {
-    /// Refuses copies between backends in the modes that let conflicting ops run.
-    fn can_cross_backends(&self, site: Site, ends: [&Arc<DeviceShared>; 2]) -> Result<()> {
-        let mode = self.core().device.runtime.mode;
-        if !matches!(mode, OrderMode::Warn | OrderMode::Off) {
-            return Ok(());
-        }
-        let [source, destination] = ends.map(|end| end.id);
-        let why = format_args!(
-            "a copy between {source} and {destination} needs the order mode deny or wait, and this runtime \
-             has {mode:?}; nothing else keeps kernels of the CPU device off the memory meanwhile"
-        );
-        Err(error(self.core(), site, ErrorKind::Unsupported, why))
     }
 }
 
