@@ -100,7 +100,7 @@ impl PinnedBytes {
 
     /// Returns the device from whose pool it came, or that page-locked it.
     pub(crate) fn locked_by(&self) -> DeviceId {
-        self.pool.driver().id()
+        self.pool.driver.id()
     }
 }
 
@@ -120,7 +120,7 @@ impl Drop for PinnedBytes {
             return;
         }
         if let Some(owner) = self.owner.take() {
-            let (driver, block) = (self.pool.driver().clone(), HostBlock(self.ptr));
+            let (driver, block) = (self.pool.driver.clone(), HostBlock(self.ptr));
             background::run_where_it_may_block(move || unregister(&*driver, block, owner));
         }
         if self.block_len > 0 {

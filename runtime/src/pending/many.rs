@@ -77,8 +77,7 @@ impl Many {
         }
         while let Some(part) = self.parts.get_mut(self.taken) {
             let is_read = part.is_read();
-            let made = part.make();
-            if let Some(result) = made {
+            if let Some(result) = part.make() {
                 self.taken += 1;
                 if result.is_err() {
                     return Poll::Ready(result);

@@ -5,6 +5,7 @@
 use super::RuntimeBuilder;
 use std::ffi::OsString;
 use std::num::NonZero;
+use std::str::FromStr;
 use warpline_driver::environment::{
     Variable, WARPLINE_CHECK_KERNELS, WARPLINE_CPU_DEVICES, WARPLINE_KERNELS, WARPLINE_ORDER,
     WARPLINE_SCHEDULE, WARPLINE_SYNC,
@@ -66,20 +67,16 @@ impl RuntimeBuilder {
 
     fn from_variables(variable: impl Fn(Variable) -> Option<OsString>) -> Result<Self> {
         let mut builder = Self::default();
-        let order = "deny, warn, wait or off";
-        set(&variable, WARPLINE_ORDER, order, &mut builder.order, |text| text.parse().ok())?;
-        let sync = "off, warn or error";
-        set(&variable, WARPLINE_SYNC, sync, &mut builder.sync, |text| text.parse().ok())?;
-        let schedule = "threads or seeded:N";
-        set(&variable, WARPLINE_SCHEDULE, schedule, &mut builder.cpu.schedule, |text| text.parse().ok())?;
+        set(&variable, WARPLINE_ORDER, "deny, warn, wait or off", &mut builder.order, parsed)?;
+        set(&variable, WARPLINE_SYNC, "off, warn or error", &mut builder.sync, parsed)?;
+        set(&variable, WARPLINE_SCHEDULE, "threads or seeded:N", &mut builder.cpu.schedule, parsed)?;
         let devices = "a number of devices, 1 or more";
         set(&variable, WARPLINE_CPU_DEVICES, devices, &mut builder.cpu_devices, |text| {
-            text.parse::<NonZero<u32>>().ok().map(NonZero::get)
+            parsed(text).map(NonZero::<u32>::get)
         })?;
         // Scripts clear these two for single runs, by empty texts.
         let of_kernels = |name| variable(name).filter(|value| !value.is_empty());
-        let form = &mut builder.cpu.kernels.form;
-        set(of_kernels, WARPLINE_KERNELS, "twin, ptx or both", form, |text| text.parse().ok())?;
+        set(of_kernels, WARPLINE_KERNELS, "twin, ptx or both", &mut builder.cpu.kernels.form, parsed)?;
         let several = "races, init, sync or no-bounds, or several of them between commas";
         let kernels = builder.cpu.kernels;
         set(of_kernels, WARPLINE_CHECK_KERNELS, several, &mut builder.cpu.kernels, |text| {
@@ -89,7 +86,7 @@ impl RuntimeBuilder {
         {
             use warpline_driver::environment::{WARPLINE_COMPLETION, WARPLINE_WAKE_UP};
             let wake_up = "low-power, balanced or low-latency";
-            set(&variable, WARPLINE_WAKE_UP, wake_up, &mut builder.cuda.wake_up, |text| text.parse().ok())?;
+            set(&variable, WARPLINE_WAKE_UP, wake_up, &mut builder.cuda.wake_up, parsed)?;
             set(&variable, WARPLINE_COMPLETION, "word or event", &mut builder.cuda.by_events, |text| {
                 match text {
                     "word" => Some(false),
@@ -100,6 +97,10 @@ impl RuntimeBuilder {
         }
         Ok(builder)
     }
+}
+
+fn parsed<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
 }
 
 /// Sets `slot` to the parsed value of the variable, and leaves it unchanged if the variable is not

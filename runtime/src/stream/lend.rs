@@ -65,8 +65,8 @@ impl Stream {
         })?;
         let used = Use { stream: core.id, ticket: core.issued() };
         let ptr = DevicePtr(address);
-        let owner: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(owner));
-        let owner = Arc::new(Owner { owner, runs_in_turns: core.device.runs_in_turns });
+        let runs_in_turns = core.device.runs_in_turns;
+        let owner = Arc::new(Owner { owner: Some(Box::new(owner)), runs_in_turns });
         let allocation = Allocation::lent(core.device.clone(), ptr, len_bytes, used, site, owner);
         Ok(Buffer::new(Arc::new(allocation), len))
     }

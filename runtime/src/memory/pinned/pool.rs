@@ -54,7 +54,7 @@ pub struct PinnedStats {
 /// A caching pool of page-locked host memory.
 #[derive(Debug)]
 pub(crate) struct PinnedPool {
-    driver: Arc<dyn Driver>,
+    pub(super) driver: Arc<dyn Driver>,
     state: Mutex<State>,
     /// Notified when a block was made ahead, or could not be.
     grown: Condvar,
@@ -102,17 +102,6 @@ impl State {
         let most = if len > COARSE_BYTES { len + len / 4 } else { len };
         let (&found, list) = self.cached.range_mut(len..=most).find(|(_, list)| !list.is_empty())?;
         Some((list.pop()?, found))
-    }
-
-    /// Notes that a block of that length is handed out. Returns whether another has to be made
-    /// ahead.
-    fn lend(&mut self, len: usize, ahead: bool) -> bool {
-        self.stats.allocated_bytes += len;
-        self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
-        ahead
-            && len <= AHEAD_BYTES
-            && self.cached.get(&len).is_none_or(Vec::is_empty)
-            && self.wanted.insert(len)
     }
 
     fn note_peak(&mut self) {
@@ -163,7 +152,13 @@ impl PinnedPool {
         len: usize,
         len_bytes: usize,
     ) -> PinnedBytes {
-        let wants_another = state.lend(len, self.driver.host_memory_is_slow());
+        let stats = &mut state.stats;
+        stats.allocated_bytes += len;
+        stats.peak_allocated_bytes = stats.peak_allocated_bytes.max(stats.allocated_bytes);
+        let wants_another = self.driver.host_memory_is_slow()
+            && len <= AHEAD_BYTES
+            && state.cached.get(&len).is_none_or(Vec::is_empty)
+            && state.wanted.insert(len);
         drop(state);
         if wants_another {
             let pool = self.clone();
@@ -332,11 +327,6 @@ impl PinnedPool {
         let before = self.not_freed();
         self.free(evicted);
         bytes.saturating_sub(self.not_freed().saturating_sub(before))
-    }
-
-    /// Returns the driver that the memory belongs to.
-    pub(super) fn driver(&self) -> &Arc<dyn Driver> {
-        &self.driver
     }
 
     /// Takes back a block that is no longer in use.
