@@ -1,6 +1,6 @@
 //! Blocking a thread until a `Pending` resolves.
 
-use super::{Pending, State, Work};
+use super::{Pending, Work};
 use crate::block_on::block_on;
 use crate::order::Site;
 use crate::shared::StreamCore;
@@ -30,9 +30,9 @@ impl<T> Pending<T> {
 
     /// Returns a stream that it waits for, unless it has resolved already.
     pub(super) fn awaited_core(&self) -> Option<&Arc<StreamCore>> {
-        match &self.state {
-            State::Live(Work::Place(awaited), _) => Some(&awaited.core),
-            State::Live(Work::Many(many), _) => many.awaited_core(),
+        match &self.work {
+            Work::Place(awaited) => Some(&awaited.core),
+            Work::Many(many) => many.awaited_core(),
             _ => None,
         }
     }

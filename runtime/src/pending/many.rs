@@ -2,7 +2,7 @@
 // Decision: docs/decisions/0018-many-streams-are-awaited-one-by-one.md
 
 use super::output::Output;
-use super::{Pending, Refusal, State, Work};
+use super::{Pending, Refusal, Work};
 use crate::shared::StreamCore;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -121,16 +121,16 @@ impl Pending<()> {
     pub fn join_all<T: 'static>(parts: impl IntoIterator<Item = Pending<T>>) -> Pending<()> {
         let (mut works, mut step, mut refused) = (Vec::new(), None, None);
         for part in parts {
-            match part.with_output(Output::without_value).into_state() {
-                State::Failed(refusal) if refused.is_none() => refused = Some(refusal),
+            match part.with_output(Output::without_value).into_parts() {
+                (Work::Failed(refusal), _) if refused.is_none() => refused = Some(refusal),
                 // Nothing of a capture can be awaited, so one of its steps stands for all.
-                State::Live(captured @ Work::Captured(_), _) => step = Some(captured),
-                state => works.push(Pending { state }),
+                (captured @ Work::Captured(_), _) => step = Some(captured),
+                (work, output) => works.push(Pending { work, output }),
             }
         }
         match (refused, step) {
             (Some(refusal), _) => Refusal::pass_on(refusal),
-            (None, Some(step)) => Pending { state: State::Live(step, Output::Value(())) },
+            (None, Some(work)) => Pending { work, output: Some(Output::Value(())) },
             (None, None) => Pending::many(works, ()),
         }
     }

@@ -1,7 +1,7 @@
 //! `Pending`s of the same work with another value.
 
+use super::Pending;
 use super::output::Output;
-use super::{Pending, State};
 
 impl Pending<()> {
     /// Returns a `Pending` of the same work that yields `value`, for ops that return the value they
@@ -36,11 +36,7 @@ impl<T: Send + 'static> Pending<T> {
 
 impl<T> Pending<T> {
     pub(super) fn with_output<U>(self, change: impl FnOnce(Output<T>) -> Output<U>) -> Pending<U> {
-        let state = match self.into_state() {
-            State::Live(work, output) => State::Live(work, change(output)),
-            State::Failed(refusal) => State::Failed(refusal),
-            State::Taken => State::Taken,
-        };
-        Pending { state }
+        let (work, output) = self.into_parts();
+        Pending { work, output: output.map(change) }
     }
 }

@@ -62,16 +62,11 @@ use warpline_driver::{Error, ErrorKind, Result, reentry};
 #[must_use = "the work runs, but its value and its error are lost: await it, or call `queued()` or \
     `detach()`"]
 pub struct Pending<T> {
-    state: State<T>,
+    work: Work,
+    /// The value that the work makes. `None` if the call was refused, and once the value is taken.
+    output: Option<Output<T>>,
 }
 
-enum State<T> {
-    Live(Work, Output<T>),
-    Failed(Refusal),
-    Taken,
-}
-
-/// The work of calls, which makes their value.
 enum Work {
     Place(Awaited),
     Many(Many),
@@ -79,18 +74,8 @@ enum Work {
     Captured(Step),
     /// The work is done, and its value is made in steps.
     Done,
-}
-
-impl Work {
-    /// Returns a wait for the same work, beside this one.
-    fn looked_at(&self) -> Self {
-        match self {
-            Work::Place(awaited) => Work::Place(awaited.looked_at()),
-            Work::Many(many) => Work::Many(many.looked_at()),
-            Work::Captured(step) => Work::Captured(step.clone()),
-            Work::Done => Work::Many(Many::new(Vec::new())),
-        }
-    }
+    Failed(Refusal),
+    Taken,
 }
 
 /// A step of a capture.
@@ -175,7 +160,7 @@ impl<T> Pending<T> {
     }
 
     fn with_panics(mut self, panics: Concern) -> Self {
-        if let State::Live(Work::Place(awaited), _) = &mut self.state {
+        if let Work::Place(awaited) = &mut self.work {
             awaited.panics = panics;
         }
         self
@@ -188,19 +173,17 @@ impl<T> Pending<T> {
         }
         // Built in place: it is large.
         Pending {
-            state: State::Live(
-                Work::Place(Awaited {
-                    core: core.clone(),
-                    is_of_call: place.keeps_marker_due,
-                    place,
-                    registration: None,
-                    observes: true,
-                    panics: Concern::All,
-                    epoch: core.device.runtime.panics.epoch(),
-                    has_yielded: false,
-                }),
-                output,
-            ),
+            work: Work::Place(Awaited {
+                core: core.clone(),
+                is_of_call: place.keeps_marker_due,
+                place,
+                registration: None,
+                observes: true,
+                panics: Concern::All,
+                epoch: core.device.runtime.panics.epoch(),
+                has_yielded: false,
+            }),
+            output: Some(output),
         }
     }
 
@@ -208,7 +191,7 @@ impl<T> Pending<T> {
     #[inline(never)]
     fn captured(core: &Arc<StreamCore>, number: Ticket, output: Output<T>) -> Self {
         let step = Step { core: core.clone(), nothing: core.nothing_to_await(number) };
-        Pending { state: State::Live(Work::Captured(step), output) }
+        Pending { work: Work::Captured(step), output: Some(output) }
     }
 
     pub(crate) fn refused_on(core: &Arc<StreamCore>, error: Error) -> Self {
@@ -228,7 +211,7 @@ impl<T> Pending<T> {
     }
 
     pub(crate) fn many(parts: Vec<Pending<()>>, value: T) -> Self {
-        Pending { state: State::Live(Work::Many(Many::new(parts)), Output::Value(value)) }
+        Pending { work: Work::Many(Many::new(parts)), output: Some(Output::Value(value)) }
     }
 
     /// Returns a `Pending` of all `parts`, with a check to run once they are done.
@@ -238,25 +221,25 @@ impl<T> Pending<T> {
         check: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Self {
         let output = Output::Checked(value, one_step(check));
-        Pending { state: State::Live(Work::Many(Many::new(parts)), output) }
+        Pending { work: Work::Many(Many::new(parts)), output: Some(output) }
     }
 
     /// Arranges for completion to be reported, for a later poll.
     fn ask(&mut self) {
-        if let State::Live(Work::Place(awaited), _) = &mut self.state {
+        if let Work::Place(awaited) = &mut self.work {
             awaited.ask();
         }
     }
 
-    fn into_state(mut self) -> State<T> {
-        std::mem::replace(&mut self.state, State::Taken)
+    fn into_parts(mut self) -> (Work, Option<Output<T>>) {
+        (std::mem::replace(&mut self.work, Work::Taken), self.output.take())
     }
 
     /// Returns the ticket it waits for. Returns `None` if the call was refused or captured, if the
     /// `Pending` has resolved, or if it does not wait for exactly one stream.
     pub fn ticket(&self) -> Option<Ticket> {
-        match &self.state {
-            State::Live(Work::Place(awaited), _) => Some(awaited.place.ticket),
+        match &self.work {
+            Work::Place(awaited) => Some(awaited.place.ticket),
             _ => None,
         }
     }
@@ -271,12 +254,12 @@ impl<T> Pending<T> {
         if reentry::holds_a_device() && self.is_waiting() {
             return Err(reentry::refused(&"query"));
         }
-        let queried = match &mut self.state {
-            State::Live(Work::Place(awaited), _) => awaited.query(),
-            State::Live(Work::Many(many), _) => many.query(),
-            State::Live(Work::Captured(step), _) => Err(step.nothing.clone()),
-            State::Failed(refusal) => Err(refusal.error.clone()),
-            State::Live(Work::Done, _) | State::Taken => Ok(true),
+        let queried = match &mut self.work {
+            Work::Place(awaited) => awaited.query(),
+            Work::Many(many) => many.query(),
+            Work::Captured(step) => Err(step.nothing.clone()),
+            Work::Failed(refusal) => Err(refusal.error.clone()),
+            Work::Done | Work::Taken => Ok(true),
         };
         if let Err(error) = &queried {
             error.set_seen();
@@ -289,9 +272,9 @@ impl<T> Pending<T> {
     /// This is for code that recycles buffers in the background. The times at which it polls must
     /// not decide which of the program's ops pass the order check.
     pub fn unobserved(mut self) -> Self {
-        match &mut self.state {
-            State::Live(Work::Place(awaited), _) => awaited.observes = false,
-            State::Live(Work::Many(many), _) => many.unobserve(),
+        match &mut self.work {
+            Work::Place(awaited) => awaited.observes = false,
+            Work::Many(many) => many.unobserve(),
             _ => {}
         }
         self
@@ -299,7 +282,7 @@ impl<T> Pending<T> {
 
     /// Returns true if it waits for streams.
     fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Live(Work::Place(_) | Work::Many(_), _))
+        matches!(self.work, Work::Place(_) | Work::Many(_))
     }
 
     /// Detaches the work and drops its result, for work whose outcome a later await shows.
@@ -336,13 +319,13 @@ impl<T: DeviceValue> Pending<T> {
     /// awaits. `InvalidArgument` if the value is made when the work has finished, as by
     /// [`map`](Self::map).
     pub fn queued(self) -> Result<T> {
-        match self.into_state() {
-            State::Live(_, output) => output.known().ok_or_else(not_known_yet),
-            State::Failed(refusal) => {
+        match self.into_parts() {
+            (Work::Failed(refusal), _) => {
                 refusal.error.set_seen();
                 Err(refusal.error)
             }
-            State::Taken => panic!("`Pending` used after it has resolved"),
+            (_, Some(output)) => output.known().ok_or_else(not_known_yet),
+            (_, None) => panic!("`Pending` used after it has resolved"),
         }
     }
 
@@ -355,9 +338,9 @@ impl<T: DeviceValue> Pending<T> {
     /// # Panics
     /// If it was polled before and has resolved.
     pub fn into_operand(self) -> Result<T, Refusal> {
-        match self.into_state() {
-            State::Failed(refusal) => Err(refusal),
-            state => Pending { state }.queued().map_err(Refusal::from),
+        match self.into_parts() {
+            (Work::Failed(refusal), _) => Err(refusal),
+            (work, output) => Pending { work, output }.queued().map_err(Refusal::from),
         }
     }
 
@@ -371,10 +354,10 @@ impl<T: DeviceValue> Pending<T> {
     /// # Panics
     /// The panics of [`into_operand`](Self::into_operand).
     pub fn as_operand(&self) -> Result<&T, Refusal> {
-        match &self.state {
-            State::Live(_, output) => output.look().ok_or_else(|| not_known_yet().into()),
-            State::Failed(refusal) => Err(refusal.again()),
-            State::Taken => panic!("`Pending` used after it has resolved"),
+        match (&self.work, &self.output) {
+            (Work::Failed(refusal), _) => Err(refusal.again()),
+            (_, Some(output)) => output.look().ok_or_else(|| not_known_yet().into()),
+            (_, None) => panic!("`Pending` used after it has resolved"),
         }
     }
 
@@ -389,14 +372,13 @@ impl<T: DeviceValue> Pending<T> {
     /// The panics of [`into_operand`](Self::into_operand).
     pub fn view<U: DeviceValue>(self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
-            Ok(value) => match self.into_state() {
-                State::Live(Work::Done, _) => Pending::ready(value),
-                State::Live(work, output) => Pending { state: State::Live(work, output.replaced(value)) },
-                State::Failed(_) | State::Taken => unreachable!("it has a value"),
+            Ok(value) => match self.into_parts() {
+                (Work::Done, _) => Pending::ready(value),
+                (work, output) => Pending { work, output: output.map(|output| output.replaced(value)) },
             },
             Err(refusal) => {
                 // `refusal` now carries its error.
-                drop(self.into_state());
+                drop(self.into_parts());
                 refusal.pass_on()
             }
         }
@@ -412,22 +394,24 @@ impl<T: DeviceValue> Pending<T> {
     /// The panics of [`into_operand`](Self::into_operand).
     pub fn view_of<U: DeviceValue>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Pending<U> {
         match self.looked_at_by(view) {
-            Ok(value) => match &self.state {
-                State::Live(work, _) => {
-                    Pending { state: State::Live(work.looked_at(), Output::Value(value)) }
-                }
-                State::Failed(_) | State::Taken => unreachable!("it has a value"),
-            },
+            Ok(value) => {
+                let work = match &self.work {
+                    Work::Place(awaited) => Work::Place(awaited.looked_at()),
+                    Work::Many(many) => Work::Many(many.looked_at()),
+                    Work::Captured(step) => Work::Captured(step.clone()),
+                    Work::Done => return Pending::ready(value),
+                    Work::Failed(_) | Work::Taken => unreachable!("it has a value"),
+                };
+                Pending { work, output: Some(Output::Value(value)) }
+            }
             Err(refusal) => refusal.pass_on(),
         }
     }
 
     fn looked_at_by<U>(&self, view: impl FnOnce(&T) -> Result<U, Refusal>) -> Result<U, Refusal> {
-        view(self.as_operand()?).map_err(|refusal| match &self.state {
-            State::Live(Work::Place(awaited), _) => Refusal { core: Some(awaited.core.clone()), ..refusal },
-            State::Live(Work::Captured(step), _) if !refusal.captured => {
-                Refusal::of(&step.core, refusal.error)
-            }
+        view(self.as_operand()?).map_err(|refusal| match &self.work {
+            Work::Place(awaited) => Refusal { core: Some(awaited.core.clone()), ..refusal },
+            Work::Captured(step) if !refusal.captured => Refusal::of(&step.core, refusal.error),
             _ => refusal,
         })
     }
@@ -447,34 +431,32 @@ impl<T> Pending<T> {
     /// Polls the work alone, without taking its value.
     #[inline]
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match &mut self.state {
-            State::Live(Work::Place(awaited), _) => awaited.poll(cx),
-            State::Live(Work::Many(many), _) => many.poll(cx),
-            State::Live(Work::Captured(step), _) => Poll::Ready(Err(step.nothing.clone())),
-            State::Live(Work::Done, _) => Poll::Ready(Ok(())),
-            State::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
-            State::Taken => panic!("`Pending` polled after it has resolved"),
+        match &mut self.work {
+            Work::Place(awaited) => awaited.poll(cx),
+            Work::Many(many) => many.poll(cx),
+            Work::Captured(step) => Poll::Ready(Err(step.nothing.clone())),
+            Work::Done => Poll::Ready(Ok(())),
+            Work::Failed(refusal) => Poll::Ready(Err(refusal.error.clone())),
+            Work::Taken => panic!("`Pending` polled after it has resolved"),
         }
     }
 
     /// Returns true if the value is read from what the work wrote.
     fn is_read(&self) -> bool {
-        matches!(&self.state, State::Live(_, output) if output.is_read())
+        self.output.as_ref().is_some_and(Output::is_read)
     }
 
     /// Takes the value once the work is done, or makes a part of it and returns `None`.
     #[inline]
     fn make(&mut self) -> Option<Result<T>> {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Live(_, output) => match output.step() {
-                Ok(made) => Some(made),
-                Err(more) => {
-                    self.state = State::Live(Work::Done, more);
-                    None
-                }
-            },
-            State::Failed(refusal) => Some(Err(refusal.error)),
-            State::Taken => unreachable!("it was polled before"),
+        // Dropped once the step has returned.
+        let _work = std::mem::replace(&mut self.work, Work::Taken);
+        match self.output.take().expect("it was polled before").step() {
+            Ok(made) => Some(made),
+            Err(more) => {
+                (self.work, self.output) = (Work::Done, Some(more));
+                None
+            }
         }
     }
 }
@@ -499,7 +481,7 @@ impl<T> Future for Pending<T> {
         if let Err(error) = &result {
             // Set before the state is dropped, which reports every error that is not.
             error.set_seen();
-            self.state = State::Taken;
+            (self.work, self.output) = (Work::Taken, None);
         }
         Poll::Ready(result)
     }
@@ -508,7 +490,7 @@ impl<T> Future for Pending<T> {
 impl<T> Drop for Pending<T> {
     #[inline]
     fn drop(&mut self) {
-        if let State::Failed(Refusal { error, core: Some(core), captured: false }) = &self.state
+        if let Work::Failed(Refusal { error, core: Some(core), captured: false }) = &self.work
             && !error.is_seen()
             && !warpline_driver::process::is_forked()
         {
@@ -519,15 +501,15 @@ impl<T> Drop for Pending<T> {
 
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.state {
-            State::Live(Work::Place(awaited), _) => {
+        match &self.work {
+            Work::Place(awaited) => {
                 write!(f, "Pending(ticket {} of {:?})", awaited.place.ticket, awaited.core)
             }
-            State::Live(Work::Captured(step), _) => write!(f, "Pending({})", step.nothing),
-            State::Live(Work::Many(many), _) => write!(f, "Pending({} streams)", many.len()),
-            State::Live(Work::Done, _) => f.write_str("Pending(done, its value is being made)"),
-            State::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
-            State::Taken => f.write_str("Pending(resolved)"),
+            Work::Captured(step) => write!(f, "Pending({})", step.nothing),
+            Work::Many(many) => write!(f, "Pending({} streams)", many.len()),
+            Work::Done => f.write_str("Pending(done, its value is being made)"),
+            Work::Failed(refusal) => write!(f, "Pending(refused: {})", refusal.error),
+            Work::Taken => f.write_str("Pending(resolved)"),
         }
     }
 }

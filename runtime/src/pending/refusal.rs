@@ -1,6 +1,6 @@
 //! The error of a refused call, on its way to an awaiting caller.
 
-use super::{Pending, State};
+use super::{Pending, Work};
 use crate::shared::{Stream, StreamCore};
 use std::sync::Arc;
 use warpline_driver::Error;
@@ -55,7 +55,7 @@ impl Refusal {
 
     /// Returns a `Pending` that fails with this refusal.
     pub fn pass_on<T>(self) -> Pending<T> {
-        Pending { state: State::Failed(self) }
+        Pending { work: Work::Failed(self), output: None }
     }
 }
 
