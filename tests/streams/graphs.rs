@@ -3,7 +3,7 @@
 
 use crate::support::programs::{LEN, Step, enqueue, first_value, program, streams_and_buffers};
 use crate::support::recording::{Call, Recording};
-use crate::support::{says, streams, within_a_minute};
+use crate::support::{refusal, says, streams, within_a_minute};
 use std::collections::BTreeSet;
 use warpline::prelude::*;
 use warpline::testing::{for_each_seed, for_each_seed_on};
@@ -447,4 +447,26 @@ fn a_host_function_that_a_poll_runs_in_a_capture_puts_nothing_into_the_graph() {
         assert!(graph.is_empty());
         assert_eq!(called.blocking_wait().unwrap().map(|error| error.kind()), [ErrorKind::Reentrant; 2]);
     });
+}
+
+#[test]
+fn what_a_graph_cannot_hold_is_told_first_and_keeps_no_memory() {
+    let runtime = Runtime::builder().build().unwrap();
+    let device = runtime.device(DeviceId::Cpu(0)).unwrap();
+    let [first, side] = [(); 2].map(|()| device.new_stream().unwrap());
+    let x = first.alloc::<f32>(1 << 20).unwrap();
+    let y = first.alloc::<f32>(1 << 20).unwrap();
+    first
+        .capture(|first| {
+            side.wait_stream(first);
+            side.fill(&x, 1.0).queued().unwrap();
+            // No edge orders this read, but an edge would not help it either.
+            says(&refusal(first.read(&x)), ErrorKind::Captured, &["the host would not see the result"]);
+            let before = device.memory_stats().allocated_bytes;
+            says(&refusal(first.read(&y)), ErrorKind::Captured, &["the host would not see the result"]);
+            drop(y);
+            assert!(device.memory_stats().allocated_bytes < before, "the capture holds what it refused");
+            first.wait_stream(&side);
+        })
+        .unwrap();
 }

@@ -241,6 +241,33 @@ fn a_late_refusal_is_known_behind_waits_through_another_backend() {
 }
 
 #[test]
+fn a_stream_that_follows_another_is_not_behind_a_submission_that_waits_for_room() {
+    within_a_minute(|| {
+        let (runtime, driver) = Recording::runtime_with_slow_pinning_beside(thread_device());
+        let [cuda, thread] = [DeviceId::Cuda(0), THREAD_0].map(|id| runtime.device(id).unwrap());
+        let [full, writer, reader] =
+            ["full", "writer", "reader"].map(|label| cuda.stream().label(label).build().unwrap());
+        let [m, n] = [&full, &reader].map(|stream| stream.alloc::<f32>(SHORT).unwrap());
+        let x = writer.alloc::<f32>(LONG).unwrap();
+        let elsewhere = thread.new_stream().unwrap();
+        let gate = elsewhere.hold().unwrap();
+        full.wait_stream(&elsewhere);
+        full.fill(&m, 1.0).detach();
+        // The thread that hands this stream over is in the driver until the second wait.
+        let room = driver.pause_next("fill");
+        gate.open();
+        room.wait();
+        writer.write(&x, &vec![1.0; LONG]).detach();
+        reader.wait_stream(&writer);
+        let filled = reader.fill(&n, 2.0);
+        driver.allow_pinning(1000);
+        while_completing(|| driver.reach_markers(), filled).unwrap();
+        room.wait();
+        while_completing(|| driver.reach_markers(), full.synchronize()).unwrap();
+    });
+}
+
+#[test]
 fn an_event_can_be_waited_for_while_it_is_recorded_although_its_stream_has_ended() {
     within_a_minute(|| {
         let (runtime, driver) = Recording::runtime_with_slow_pinning_beside(thread_device());
