@@ -1,4 +1,4 @@
-//! What a loader does: its validated options, its stream, and its dataset with the order of
+//! The plan of a loader: its validated options, its stream, and its dataset with the order of
 //! samples.
 
 use super::collate::Collate;

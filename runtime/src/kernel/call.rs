@@ -28,8 +28,8 @@ pub struct KernelCall<'a> {
 /// reaches through pointers follows.
 pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 6]>;
 
-/// Returns the call of `kernel` with these arguments. If `failed` is an error, the launch refuses the
-/// call with it.
+/// Returns the call of `kernel` with these arguments. If `failed` is an error, the launch refuses
+/// the call with it.
 ///
 /// # Safety
 /// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their

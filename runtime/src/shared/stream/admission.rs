@@ -30,7 +30,7 @@ pub(crate) struct Admission {
 
 /// The room on a stream that limits work in flight.
 struct Room {
-    /// As many permits as ops may be in flight, less those that are.
+    /// A permit for each op that may be in flight, less those of ops that are.
     permits: Arc<Semaphore>,
     most: usize,
 }

@@ -115,18 +115,18 @@ pub(crate) enum After {
     Marks { coming: Arc<Coming>, stated: bool },
 }
 
-/// What an item that is ready has waited for.
+/// The end of the wait of an item that is ready.
 pub(super) struct Resolved {
     /// Bytes that work before an awaited place left unwritten.
     pub(super) unwritten: Option<Unwritten>,
     /// True if the program has stated that order, so that the stream carries their marks.
     pub(super) stated: bool,
-    /// What was watched of a stream of another backend, to be dropped while no lock is held.
+    /// The watched stream of another backend, to be dropped while no lock is held.
     pub(super) stream: Option<Watched>,
     pub(super) outcome: Outcome,
 }
 
-/// Whether an item can be handed over.
+/// The outcome of a wait for the item that made it.
 pub(super) enum Outcome {
     Ready,
     /// Nothing of it is left for the driver.

@@ -74,7 +74,7 @@ pub(crate) struct Request<'a> {
     pub(crate) payload: Payload,
 }
 
-/// What an op brings along for its way to the driver.
+/// The load that an op brings along for its way to the driver.
 #[derive(Default)]
 pub(crate) struct Payload {
     /// A value that is held until the op has run.
