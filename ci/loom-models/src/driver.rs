@@ -98,8 +98,8 @@ pub(crate) enum Call {
     Record,
 }
 
-/// The calls that the driver got, in order. Loom fails the model if two threads call it at the same
-/// time.
+/// The calls that the driver got, in order. Loom fails the model if two threads call it at the
+/// same time.
 #[derive(Default)]
 pub(crate) struct Calls(UnsafeCell<Vec<Call>>);
 

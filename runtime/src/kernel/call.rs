@@ -32,8 +32,8 @@ pub(crate) type Operands<'a> = SmallVec<[Operand<'a>; 6]>;
 /// the call with it.
 ///
 /// # Safety
-/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with their
-/// access.
+/// `args` fit the kernel's parameters, and `operands` are its slice parameters in order, with
+/// their access.
 #[inline]
 pub unsafe fn call<'a, const ARGS: usize, const OPERANDS: usize>(
     kernel: &'static Kernel,

@@ -1,8 +1,8 @@
 //! Admission to a stream: whether it is open and captured, the room on it, and foreign work.
 //!
 //! # Who may touch what, when
-//! * `closed` is written under the stream's lock, once. `captured` and `capture` are written by the
-//!   thread that captures. All are read by any thread. The lock of `capture` is a leaf.
+//! * `closed` is written under the stream's lock, once. `captured` and `capture` are written by
+//!   the thread that captures. All are read by any thread. The lock of `capture` is a leaf.
 //! * [`ForeignWork`] is under the stream's lock.
 
 use crate::order::StreamId;

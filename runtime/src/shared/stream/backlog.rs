@@ -52,8 +52,8 @@
 //!
 //! # Lock order
 //! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
-//! held at the same time: followers are handed over after the first lock was released. Values whose
-//! drop may run user code or return memory are dropped after that too.
+//! held at the same time: followers are handed over after the first lock was released. Values
+//! whose drop may run user code or return memory are dropped after that too.
 // Decision: docs/decisions/0022-copies-without-pinned-memory-are-held-back.md
 // Decision: docs/decisions/0053-waits-between-backends-are-held-back.md
 
@@ -145,10 +145,10 @@ impl After {
         }
     }
 
-    /// Has the follower woken at the end of the wait, at once if that has passed.
+    /// Arranges that the waker is called at the end of the wait: at once if that has passed.
     fn watch(&self, follower: impl FnOnce() -> Option<Waker>, registration: &mut Option<Registration>) {
         match self {
-            // Whoever makes the memory or records the event hands the stream over.
+            // The thread that makes the memory or records the event hands the stream over.
             After::Memory(_) | After::Event(_) => {}
             // Recording the event wakes the followers, unless it was recorded before.
             After::Marks { coming, .. } if coming.is_recorded() => {
