@@ -98,6 +98,7 @@ impl Drop for Abandons {
         }
     }
 }
+
 /// Hands over what is ready on a stream, then on those that follow events there. Runs on
 /// `warpline-pin` or `warpline-submit`.
 pub(crate) fn hand_over(stream: Arc<dyn Follower>) {
@@ -119,27 +120,24 @@ impl Follower for StreamCore {
     }
 
     fn hand_over_what_is_ready(&self) -> Vec<Arc<dyn Follower>> {
-        hand_over_one(self)
+        let mut state = self.state.lock();
+        let Some(mut backlog) = state.backlog.take() else { return Vec::new() };
+        let left = Left::default();
+        let mut hand_over = HandOver { core: self, state: &mut state, backlog: &mut backlog, left };
+        hand_over.run();
+        let left = hand_over.left;
+        if left.moved && backlog.is_empty() {
+            self.refusals.late.ends();
+        }
+        if !backlog.is_empty() {
+            backlog.watch(|| waker(&state.core));
+        }
+        if !backlog.is_empty() || backlog.is_lost() {
+            state.backlog = Some(backlog);
+        }
+        drop(state);
+        left.finish(self)
     }
-}
-
-fn hand_over_one(core: &StreamCore) -> Vec<Arc<dyn Follower>> {
-    let mut state = core.state.lock();
-    let Some(mut backlog) = state.backlog.take() else { return Vec::new() };
-    let mut hand_over = HandOver { core, state: &mut state, backlog: &mut backlog, left: Left::default() };
-    hand_over.run();
-    let left = hand_over.left;
-    if left.moved && backlog.is_empty() {
-        core.refusals.late.ends();
-    }
-    if !backlog.is_empty() {
-        backlog.watch(|| waker(&state.core));
-    }
-    if !backlog.is_empty() || backlog.is_lost() {
-        state.backlog = Some(backlog);
-    }
-    drop(state);
-    left.finish(core)
 }
 
 impl Left {
