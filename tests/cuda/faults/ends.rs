@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use warpline::prelude::*;
 
 #[test]
@@ -186,10 +187,12 @@ fn nobody_calls_the_driver_after_its_exit_handler_has_begun() {
                 let [held, busy] = ["held", "busy"].map(|label| stream(&device, label));
                 let x = four(&held, 1.0);
                 let gate = held.hold().unwrap();
-                // While these are awaited, the device is checked again and again.
+                // While these are awaited, the device is checked again and again. They are polled
+                // here, because a thread of the program may be in a call when the process ends.
                 for stream in [held, busy] {
-                    let done = stream.call(|| ());
-                    std::thread::spawn(move || done.blocking_wait());
+                    let mut done = Box::pin(stream.call(|| ()));
+                    let _ = done.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    std::mem::forget(done);
                 }
                 assert!(KEPT.set((runtime, gate, x)).is_ok());
             });

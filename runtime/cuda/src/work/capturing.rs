@@ -110,7 +110,10 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        if let Some(mut mode) = self.before {
+        // The process may have begun to end during the call that this guards.
+        if let Some(mut mode) = self.before
+            && !warpline_driver::process::is_ending()
+        {
             // SAFETY: as in `new`.
             let _ = unsafe { opened().cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         }
