@@ -62,7 +62,7 @@ impl Worker {
     }
 
     fn host() -> &'static Self {
-        HOST.get_or_init(|| Worker::start("warpline-host", Duty::None))
+        HOST.get_or_init(|| Worker::start("warpline-host", Duty::Calling))
     }
 
     fn take(&self, f: impl FnOnce() + Send + 'static) {
@@ -106,6 +106,8 @@ pub fn submit(device: DeviceId, f: impl FnOnce() + Send + 'static) {
 pub enum Duty {
     /// No restriction: it is a user's thread.
     None,
+    /// Must not wait for work: it makes calls that let devices continue.
+    Calling,
     /// Must not block, because other threads wait for it.
     Reactor,
     /// Must not call the driver, because the driver is calling it.
