@@ -48,7 +48,8 @@ pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
 pub use health::{HealthState, HealthWatch};
 pub use memory::{
-    BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, Pinned, PinnedStats, Served,
+    BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, MemoryWaiters, Pinned, PinnedStats,
+    Served,
 };
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 #[doc(hidden)]

@@ -33,6 +33,7 @@ mod tensors;
 mod transfers;
 mod types;
 mod views;
+mod waiting;
 mod zeroing;
 
 use std::future::{Future, IntoFuture};

@@ -24,6 +24,14 @@ pub struct OutOfMemory {
     pub cached_bytes: usize,
     /// Bytes of `cached_bytes` that unfinished work still uses.
     pub waiting_bytes: usize,
+    /// The host code that this unfinished work waits for, and its line, if it waits for some: a
+    /// host function, a closed gate, foreign work. Memory is not waited for behind such code,
+    /// since the code may wait for the thread that asks.
+    pub held_up_by: Option<String>,
+    /// The number of earlier requests that wait for memory.
+    pub earlier_requests: usize,
+    /// The bytes that these requests wait for.
+    pub earlier_bytes: usize,
     /// Bytes that are free now and kept for the launches of captured graphs. They are not part of
     /// `cached_bytes`.
     pub graph_bytes: usize,
@@ -99,6 +107,9 @@ impl OutOfMemory {
             allocated_bytes: 0,
             cached_bytes: 0,
             waiting_bytes: 0,
+            held_up_by: None,
+            earlier_requests: 0,
+            earlier_bytes: 0,
             graph_bytes: 0,
             not_freed_bytes: 0,
             holders: Vec::new(),
@@ -116,6 +127,12 @@ impl fmt::Display for OutOfMemory {
         }
         if self.waiting_bytes > 0 {
             write!(f, ", {} of it behind unfinished work", ByteSize(self.waiting_bytes))?;
+        }
+        if let Some(code) = &self.held_up_by {
+            write!(f, ", which waits for {code}")?;
+        }
+        if self.earlier_requests > 0 {
+            write!(f, ", and earlier requests wait for {}", ByteSize(self.earlier_bytes))?;
         }
         if self.not_freed_bytes > 0 {
             write!(f, ", {} that the driver did not free", ByteSize(self.not_freed_bytes))?;

@@ -198,13 +198,13 @@ impl Device {
     /// ```
     pub fn memory_snapshot(&self) -> MemorySnapshot {
         let device = self.shared();
-        let (stats, segments) = if warpline_driver::process::is_forked() {
+        let (stats, segments, waiters) = if warpline_driver::process::is_forked() {
             Default::default()
         } else {
             device.memory.snapshot(|used| device.runtime.is_finished(used))
         };
         let stats = MemoryStats { is_lost: self.fault().is_some(), ..stats };
-        MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments }
+        MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments, waiters }
     }
 
     /// Returns true if a tensor is copied also to the device that it is on

@@ -7,9 +7,10 @@
 //! 2. Memory returns to the driver only when its last uses have finished.
 //!
 //! # Mutex order
-//! stream → `growing` → `pool`. `growing` is held across driver calls. So threads that all miss do
-//! not each take a segment, and the limit is exact. `pool` is not held across driver calls, so hits
-//! and frees continue meanwhile.
+//! stream → `growing` → `queue` → `pool`. `growing` is held across driver calls. So threads that
+//! all miss do not each take a segment, and the limit is exact. `pool` is not held across driver
+//! calls, so hits and frees continue meanwhile. `growing` is held while the queue of requests that
+//! wait is served (`queue.rs`), and the waiters are woken while none of these locks is held.
 //!
 //! # Dropping
 //! Dropping returns nothing to the driver, because blocks may still be in use. A caller that has
@@ -18,18 +19,23 @@
 
 use super::MemoryLimit;
 use super::blocks::Segment;
-use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
-use super::snapshot::MemorySegment;
+use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, Wait, units};
+use super::queue::{Outcome, Queue, SharedOrder, Waiting};
+use super::snapshot::{MemorySegment, MemoryWaiters};
 use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{
     ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory, MemoryShortage, OutOfMemory,
+    reentry,
 };
 
 /// The stream-ordered caching allocator of one device.
@@ -37,6 +43,9 @@ use warpline_driver::{
 pub(crate) struct DeviceMemory {
     pool: Mutex<Pool>,
     growing: Mutex<()>,
+    queue: Mutex<Queue>,
+    /// Notified, while requests wait, when memory was freed and when the queue moves.
+    changed: Notify,
     driver: Arc<dyn Driver>,
     limit: Option<MemoryLimit>,
     zones: Zones,
@@ -51,7 +60,9 @@ impl DeviceMemory {
         DeviceMemory {
             zones,
             pool: Mutex::new(Pool::new(zones)),
-            growing: Mutex::new(()),
+            growing: Mutex::default(),
+            queue: Mutex::default(),
+            changed: Notify::new(),
             driver,
             limit,
             pools: AtomicU32::new(PoolId::DEFAULT.0),
@@ -62,6 +73,10 @@ impl DeviceMemory {
     /// knows. Zero bytes are served as 512, so every allocation has an address of its own.
     ///
     /// The caller makes sure that `Grant::wait` is waited for.
+    ///
+    /// # Errors
+    /// `OutOfMemory` also if unfinished work uses the memory, or if other requests wait for some:
+    /// the caller may [`join`](Self::join) them. `Driver` if the driver fails.
     #[inline]
     pub(crate) fn alloc(
         &self,
@@ -110,9 +125,11 @@ impl DeviceMemory {
     }
 
     /// Ends a pool without live blocks. Its blocks go to the default pool, each usable once its
-    /// last uses have finished.
-    pub(crate) fn dissolve(&self, id: PoolId) {
-        self.pool.lock().dissolve(id);
+    /// last uses have finished. Returns true as [`free`](Self::free) does.
+    pub(crate) fn dissolve(&self, id: PoolId) -> bool {
+        let mut pool = self.pool.lock();
+        pool.dissolve(id);
+        pool.is_awaited
     }
 
     #[cold]
@@ -125,6 +142,7 @@ impl DeviceMemory {
         order: &impl ReuseOrder,
         site: Site,
     ) -> Result<Grant, Error> {
+        let mut earlier = (0, 0);
         let shortage = if pool.refuses() {
             MemoryShortage::Planned
         } else if len_bytes > isize::MAX as usize / 2 {
@@ -132,11 +150,17 @@ impl DeviceMemory {
         } else {
             let size = units(len_bytes) * UNIT_BYTES;
             let request = Request { size, pool: id, stream, site };
-            if let Some(grant) = pool.find(&request, order, false) {
+            // A graph's own memory serves no request that waits.
+            if (!pool.is_awaited || id != PoolId::DEFAULT)
+                && let Some(grant) = pool.find(&request, order, false)
+            {
                 return Ok(grant);
             }
             drop(pool);
-            match self.grow(&request, order)? {
+            let _growing = self.growing.lock();
+            earlier = self.queue.lock().figures();
+            let grown = if earlier.0 > 0 { Err(self.shortage_now()) } else { self.grow(&request, order)? };
+            match grown {
                 Ok(grant) => return Ok(grant),
                 Err(shortage) => {
                     pool = self.pool.lock();
@@ -144,18 +168,17 @@ impl DeviceMemory {
                 }
             }
         };
-        let details = self.out_of_memory(&pool, len_bytes, shortage, order);
+        let details = self.out_of_memory(&pool, len_bytes, shortage, order, earlier);
         drop(pool);
-        Err(Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details))
+        Err(refusal_of(details))
     }
 
-    /// Takes more memory: rung 5 of the ladder.
+    /// Takes more memory: rung 5 of the ladder. Called under `growing`.
     fn grow(
         &self,
         request: &Request,
         order: &impl ReuseOrder,
     ) -> Result<Result<Grant, MemoryShortage>, Error> {
-        let _growing = self.growing.lock();
         // The previous holder of the lock may have brought enough for two.
         if let Some(grant) = self.pool.lock().find(request, order, false) {
             return Ok(Ok(grant));
@@ -238,7 +261,8 @@ impl DeviceMemory {
         });
     }
 
-    /// Returns the details of an allocation that cannot be served.
+    /// Returns the details of an allocation that cannot be served. `earlier`: the number of
+    /// requests that wait, and their bytes.
     #[cold]
     fn out_of_memory(
         &self,
@@ -246,6 +270,7 @@ impl DeviceMemory {
         len_bytes: usize,
         shortage: MemoryShortage,
         order: &impl ReuseOrder,
+        earlier: (usize, usize),
     ) -> OutOfMemory {
         let stats = pool.stats();
         let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
@@ -254,15 +279,23 @@ impl DeviceMemory {
         details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
         details.not_freed_bytes = self.not_freed();
         details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
+        let mut unfinished = pool.uses_of_free_memory().filter(|used| !order.is_over(*used));
+        details.held_up_by = unfinished.find_map(|used| order.held_up_by(used));
+        (details.earlier_requests, details.earlier_bytes) = earlier;
         details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
         details
     }
 
     /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
     /// allocated, including the allocating stream's; empty if it was not used.
+    ///
+    /// Returns true if requests wait for memory. The caller then calls
+    /// [`wake_waiters`](Self::wake_waiters) while it holds no lock.
     #[inline(always)]
-    pub(crate) fn free(&self, block: BlockId, uses: &[Use]) {
-        self.pool.lock().free(block, uses);
+    pub(crate) fn free(&self, block: BlockId, uses: &[Use]) -> bool {
+        let mut pool = self.pool.lock();
+        pool.free(block, uses);
+        pool.is_awaited
     }
 
     /// Returns the current statistics.
@@ -280,10 +313,14 @@ impl DeviceMemory {
     }
 
     /// Returns the current statistics, and the segments with their blocks by address, all of the
-    /// same moment.
-    pub(crate) fn snapshot(&self, finished: impl Fn(Use) -> bool) -> (MemoryStats, Vec<MemorySegment>) {
+    /// same moment; and the requests that wait.
+    pub(crate) fn snapshot(
+        &self,
+        finished: impl Fn(Use) -> bool,
+    ) -> (MemoryStats, Vec<MemorySegment>, Option<MemoryWaiters>) {
+        let waiters = self.queue.lock().waiters();
         let pool = self.pool.lock();
-        (self.stats_of(&pool), pool.describe(&finished))
+        (self.stats_of(&pool), pool.describe(&finished), waiters)
     }
 
     /// Returns the number of blocks, live and free, for statistics.
@@ -315,11 +352,15 @@ impl DeviceMemory {
         if !self.driver.can_free() {
             return 0;
         }
-        let _growing = self.growing.lock();
+        let growing = self.growing.lock();
         let given = self.pool.lock().give_back(usize::MAX, &finished);
         let bytes: usize = given.iter().map(|segment| segment.len).sum();
         let before = self.not_freed();
         self.free_segments(given, free);
+        drop(growing);
+        if self.pool.lock().is_awaited {
+            self.wake_waiters();
+        }
         bytes.saturating_sub(self.not_freed().saturating_sub(before))
     }
 
@@ -328,6 +369,181 @@ impl DeviceMemory {
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
     }
+}
+
+/// The queue of requests that wait (`queue.rs`).
+impl DeviceMemory {
+    /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
+    /// and those before it have got their memory. Returns its number.
+    ///
+    /// # Errors
+    /// `refusal`, the error of [`alloc`](Self::alloc), if it will not be.
+    pub(crate) fn join(
+        &self,
+        (len_bytes, id): (usize, PoolId),
+        stream: StreamId,
+        order: SharedOrder,
+        site: Site,
+        refusal: Error,
+    ) -> Result<u64, Error> {
+        let request = Request { size: units(len_bytes) * UNIT_BYTES, pool: id, stream, site };
+        let room = refusal.out_of_memory().map_or(0, |details| {
+            // Behind others, nothing was asked of the driver yet.
+            let refused = if details.earlier_requests > 0 { usize::MAX } else { request.size };
+            self.room(details.shortage, refused)
+        });
+        let can_free = self.driver.can_free();
+        let mut queue = self.queue.lock();
+        let mut pool = self.pool.lock();
+        let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
+        let fits = to_come >= queue.bytes().saturating_add(request.size);
+        if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
+            return Err(refusal);
+        }
+        pool.is_awaited = true;
+        Ok(queue.join(request, len_bytes, order))
+    }
+
+    /// Returns the outcome of a request that waits, or the use that the first one waits for.
+    /// Serves the queue before, unless `may_serve` is false.
+    pub(crate) fn look(&self, number: u64, may_serve: bool) -> Result<Outcome, Option<Use>> {
+        if may_serve {
+            self.serve();
+        }
+        let mut queue = self.queue.lock();
+        queue.take_outcome(number).ok_or(queue.awaited)
+    }
+
+    /// Serves the queue from the front, until the first request has to wait. Wakes the waiters if
+    /// that changed anything for them.
+    pub(crate) fn serve(&self) {
+        let growing = self.growing.lock();
+        let before = self.queue.lock().awaited;
+        // Requests hold their streams, so they are dropped while no lock is held.
+        let (mut seen, mut settled) = (Vec::new(), false);
+        loop {
+            let mut queue = self.queue.lock();
+            let Some(first) = queue.first().cloned() else {
+                queue.awaited = None;
+                break;
+            };
+            drop(queue);
+            seen.push(first.clone());
+            let outcome = match self.serve_now(&first) {
+                Ok(Err(used)) => {
+                    self.queue.lock().awaited = Some(used);
+                    break;
+                }
+                Ok(Ok(grant)) => Ok(grant),
+                Err(error) => Err(error),
+            };
+            let mut queue = self.queue.lock();
+            // Its owner may have gone away meanwhile.
+            if let Err(Ok(grant)) = queue.settle(first.number, outcome) {
+                self.pool.lock().free(grant.block, &[]);
+            }
+            self.note_awaited(&queue);
+            settled = true;
+        }
+        drop(growing);
+        if settled || self.queue.lock().awaited != before {
+            self.wake_waiters();
+        }
+    }
+
+    /// Serves the first request, or returns the use that it waits for.
+    fn serve_now(&self, first: &Waiting) -> Result<Result<Grant, Use>, Error> {
+        let Waiting { request, order, .. } = first;
+        let mut tries = 0;
+        loop {
+            let shortage = match self.grow(request, order)? {
+                Ok(grant) => return Ok(Ok(grant)),
+                Err(shortage) => shortage,
+            };
+            let (room, can_free) = (self.room(shortage, request.size), self.driver.can_free());
+            let pool = self.pool.lock();
+            match pool.wait_for(request, order, room, can_free) {
+                Some(Wait::For(used)) => return Ok(Err(used)),
+                // The use that it would have waited for ended just now. The driver may refuse
+                // nevertheless.
+                Some(Wait::Over) if tries < 2 => tries += 1,
+                _ => {
+                    let details = self.out_of_memory(&pool, first.len_bytes, shortage, order, (0, 0));
+                    return Err(refusal_of(details));
+                }
+            }
+        }
+    }
+
+    /// Removes a request whose owner goes away, and returns what it was granted.
+    pub(crate) fn leave(&self, number: u64) {
+        let mut queue = self.queue.lock();
+        let (left, outcome) = (queue.leave(number), queue.take_outcome(number));
+        if left.is_none() && outcome.is_none() {
+            return;
+        }
+        if let Some(Ok(grant)) = &outcome {
+            self.pool.lock().free(grant.block, &[]);
+        }
+        self.note_awaited(&queue);
+        drop(queue);
+        drop((left, outcome));
+        self.wake_waiters();
+    }
+
+    /// Notes whether requests wait.
+    fn note_awaited(&self, queue: &Queue) {
+        self.pool.lock().is_awaited = !queue.is_empty();
+    }
+
+    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Makes all that wait for memory look again. Called while no lock is held.
+    #[cold]
+    pub(crate) fn wake_waiters(&self) {
+        wake_all(&self.changed);
+    }
+
+    /// Returns the bytes that can still be taken from the driver after a shortage. A driver that
+    /// has them and did not give them has none.
+    fn room(&self, shortage: MemoryShortage, refused_bytes: usize) -> usize {
+        match (self.limit, shortage) {
+            (Some(limit), MemoryShortage::Limit { .. } | MemoryShortage::Fraction { .. }) => {
+                let of_driver = self.driver.free_bytes().unwrap_or(usize::MAX);
+                limit.free_bytes(self.pool.lock().reserved() + self.not_freed()).min(of_driver)
+            }
+            (_, MemoryShortage::Device { free_bytes, .. }) if free_bytes < refused_bytes => free_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Returns the shortage of a request that would have to wait behind others.
+    fn shortage_now(&self) -> MemoryShortage {
+        if let Some(limit) = self.limit {
+            return limit.shortage(self.pool.lock().reserved() + self.not_freed());
+        }
+        match self.driver.free_bytes() {
+            Some(free_bytes) => {
+                MemoryShortage::Device { free_bytes, total_bytes: self.driver.properties().total_bytes }
+            }
+            None => MemoryShortage::System,
+        }
+    }
+}
+
+/// Wakes all that `waiters` notifies. Their wakers are code of executors: what they may do is that
+/// of any waker, and a panic of one stays here.
+pub(crate) fn wake_all(waiters: &Notify) {
+    let _calling = reentry::calling(reentry::Caller::Waker);
+    let _ = catch_unwind(AssertUnwindSafe(|| waiters.notify_waiters()));
+}
+
+#[cold]
+fn refusal_of(details: OutOfMemory) -> Error {
+    Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details)
 }
 
 type FreeSegments = fn(&dyn Driver, Vec<Segment>);

@@ -2,7 +2,8 @@
 //!
 //! * `pinned`: page-locked host memory, and its pool;
 //! * `device_memory`: a device's allocator, over the pure `pool` with its `blocks` and fast lists
-//!   (`recent`); the `zones` between blocks, its `limit`, and the `snapshot` that reports show.
+//!   (`recent`); the `queue` of requests that wait; the `zones` between blocks, its `limit`, and
+//!   the `snapshot` that reports show.
 
 mod blocks;
 mod device_memory;
@@ -11,19 +12,23 @@ mod limit;
 mod oracle;
 mod pinned;
 mod pool;
+mod queue;
 mod recent;
 mod snapshot;
 mod stats;
 #[cfg(test)]
 mod test_driver;
+#[cfg(test)]
+mod waits_oracle;
 mod zones;
 
-pub(crate) use device_memory::DeviceMemory;
+pub(crate) use device_memory::{DeviceMemory, wake_all};
 pub(crate) use limit::MemoryLimit;
 pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
 pub use pinned::{Pinned, PinnedStats};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
-pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot};
+pub(crate) use queue::SharedOrder;
+pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryWaiters};
 pub use stats::{MemoryStats, Served};
 pub(crate) use zones::Zones;
 

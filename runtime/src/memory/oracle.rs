@@ -229,7 +229,8 @@ impl World {
         self.freed.retain(|freed| end <= freed.start || start >= freed.start + freed.len as u64);
         if abandon {
             self.note();
-            return self.memory.free(grant.block, &[]);
+            self.memory.free(grant.block, &[]);
+            return;
         }
         if let Some(wait) = grant.wait {
             assert!(wait.stream != stream && wait.ticket <= self.last(wait.stream));

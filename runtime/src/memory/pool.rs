@@ -41,6 +41,7 @@
 mod figures;
 mod reuse;
 mod segments;
+mod waits;
 
 use super::blocks::{Block, Blocks, Class, NONE, State, unite};
 use super::recent::Recent;
@@ -50,6 +51,7 @@ use crate::order::{Site, StreamId, Use};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
+pub(super) use waits::Wait;
 use warpline_driver::DevicePtr;
 
 /// The unit of which all lengths and addresses are multiples.
@@ -164,6 +166,8 @@ pub(super) struct Pool {
     asked: u64,
     /// The number of the allocation that is planned to fail, or `u64::MAX`.
     refusal: u64,
+    /// True while requests wait for memory. No other request may take any then.
+    pub(super) is_awaited: bool,
     /// Statistics, without those that are derived from the blocks.
     stats: MemoryStats,
 }
@@ -178,6 +182,7 @@ impl Pool {
             freed: 0,
             asked: 0,
             refusal: u64::MAX,
+            is_awaited: false,
             stats: MemoryStats::default(),
         }
     }
@@ -187,7 +192,7 @@ impl Pool {
     #[inline]
     pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
         self.count_allocation();
-        if self.refuses() {
+        if self.refuses() || self.is_awaited {
             return None;
         }
         let units = u32::try_from(units(len_bytes)).ok()?;

@@ -10,6 +10,7 @@ use crate::order::Site;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::panic::Location;
+use std::time::Duration;
 use warpline_driver::{DeviceId, MemoryHolder};
 
 /// The memory of a device at one moment, as returned by
@@ -31,6 +32,26 @@ pub struct MemorySnapshot {
     pub pinned: PinnedStats,
     /// The segments, by address. Memory that another owner lends is not among them.
     pub segments: Vec<MemorySegment>,
+    /// The requests that wait for device memory; `None` if none does.
+    pub waiters: Option<MemoryWaiters>,
+}
+
+/// The requests that wait for device memory, which are served in the order of their calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MemoryWaiters {
+    /// The number of requests.
+    pub requests: usize,
+    /// The bytes that they wait for together, each at its rounded length.
+    pub bytes: usize,
+    /// The bytes that the first one asks for.
+    pub first_bytes: usize,
+    /// The op and the source line of the first one.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "in_text::line"))]
+    pub first_site: Site,
+    /// The time for which the first one has waited.
+    pub first_since: Duration,
 }
 
 /// A piece of memory that the driver allocated, and the blocks that it is cut into.
@@ -148,14 +169,21 @@ mod in_text {
         to.collect_str(value)
     }
 
-    pub(super) fn site<S: Serializer>(site: &Option<Site>, to: S) -> Result<S::Ok, S::Error> {
-        let line = |site: &Site| Line {
+    fn line_of(site: &Site) -> Line {
+        Line {
             op: site.op(),
             file: site.location.file(),
             line: site.location.line(),
             column: site.location.column(),
-        };
-        site.as_ref().map(line).serialize(to)
+        }
+    }
+
+    pub(super) fn site<S: Serializer>(site: &Option<Site>, to: S) -> Result<S::Ok, S::Error> {
+        site.as_ref().map(line_of).serialize(to)
+    }
+
+    pub(super) fn line<S: Serializer>(site: &Site, to: S) -> Result<S::Ok, S::Error> {
+        line_of(site).serialize(to)
     }
 }
 
@@ -179,6 +207,7 @@ mod tests {
             stats: MemoryStats { allocated_bytes: 512, limit_bytes: Some(9999), ..MemoryStats::default() },
             pinned: PinnedStats::default(),
             segments: vec![MemorySegment { address: 4096, len_bytes: 2048, blocks }],
+            waiters: None,
         };
         let json = serde_json::to_value(snapshot).unwrap();
         assert_eq!(json["device"], "cpu:1");

@@ -94,6 +94,10 @@ unsafe impl Driver for TestDriver {
         assert_eq!(self.state.lock().held.remove(&ptr.0), Some(len_bytes), "freed as it was allocated");
     }
 
+    fn free_bytes(&self) -> Option<usize> {
+        Some(self.total - self.state.lock().held.values().sum::<usize>())
+    }
+
     fn host_memory_is_slow(&self) -> bool {
         self.slow
     }

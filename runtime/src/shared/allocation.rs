@@ -130,8 +130,11 @@ impl Drop for Allocation {
         match &self.return_to {
             ReturnTo::Pool(block) => {
                 let uses = self.ledger.last_uses();
-                self.device.memory.free(*block, uses);
+                let is_awaited = self.device.memory.free(*block, uses);
                 self.device.want_progress(uses);
+                if is_awaited {
+                    self.device.memory.wake_waiters();
+                }
             }
             ReturnTo::Graph(pool, block) => {
                 let (pool, block) = (pool.clone(), *block);

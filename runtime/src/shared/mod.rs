@@ -8,6 +8,8 @@ mod allocation;
 mod capture;
 mod closed_gates;
 mod device;
+mod host_code;
+mod memory_waits;
 mod operand;
 mod out_of_memory;
 mod owned;
@@ -21,6 +23,8 @@ pub(crate) use capture::{Capture, CaptureToken, Capturing, GraphPool, Recorded, 
 pub(crate) use closed_gates::ClosedGate;
 pub use device::Device;
 pub(crate) use device::DeviceShared;
+pub(crate) use host_code::HostCode;
+pub(crate) use memory_waits::{Short, await_memory, wait_for_memory};
 pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use out_of_memory::unserved;
 pub(crate) use owned::{OwnedOperand, Tracked};

@@ -2,6 +2,7 @@
 //! its streams.
 
 use super::closed_gates::ClosedGates;
+use super::host_code::{Dependent, HeldUp, HostCodes};
 use crate::background;
 use crate::health::Reported;
 use crate::order::{Conflict, Named, Observed, OrderMode, Site, StreamId, Use};
@@ -32,6 +33,7 @@ pub(crate) struct RuntimeShared {
     shut_down: AtomicBool,
     pub(crate) health: Reported,
     pub(crate) closed_gates: Arc<ClosedGates>,
+    pub(crate) host_code: HostCodes,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
     /// The program's function that is called when a device has no memory.
@@ -68,6 +70,7 @@ impl RuntimeShared {
             shut_down: AtomicBool::new(false),
             health: Reported::default(),
             closed_gates: Arc::default(),
+            host_code: HostCodes::default(),
             opener: OnceLock::new(),
             out_of_memory_observer: OnceLock::new(),
             in_turns: RwLock::default(),
@@ -181,6 +184,28 @@ impl RuntimeShared {
                 .read()
                 .get(&used.stream)
                 .is_none_or(|member| member.timeline.reached(used.ticket) || member.timeline.is_abandoned())
+    }
+
+    /// Returns the timeline of a stream that is not gone.
+    pub(crate) fn timeline(&self, id: StreamId) -> Option<Arc<Timeline>> {
+        Some(self.streams.read().get(&id)?.timeline.clone())
+    }
+
+    /// Returns the host code that an unfinished use depends on, if there is any. Called under the
+    /// allocator's locks.
+    pub(crate) fn host_code_before(&self, used: Use) -> Option<HeldUp> {
+        self.with_stream(used.stream, |core| {
+            let at = core.position(used.ticket);
+            let (shares_queues, has_backlog) = (core.device.signalled, core.refusals.late.has_backlog());
+            let dependent = Dependent { at, shares_queues, has_backlog };
+            self.host_code.before(&dependent, |code| core.knows(code))
+        })?
+    }
+
+    /// Returns whether an unfinished use ends without code of the host.
+    pub(crate) fn ends_by_itself(&self, used: Use) -> bool {
+        let has_failed = self.with_stream(used.stream, |core| core.fault().is_some());
+        !has_failed.unwrap_or(false) && self.host_code_before(used).is_none()
     }
 
     /// Returns whether to warn about this pair of lines, which is true only once.

@@ -24,8 +24,12 @@
 
 use super::{At, error};
 use crate::buffer::Buffer;
+use crate::memory::{Grant, PoolId};
 use crate::order::{AccessMode, ByteRange, Site, Use};
-use crate::shared::{Allocation, Operand, Request, Stream, StreamCore, Terms, unserved};
+use crate::shared::{
+    Allocation, Operand, Request, Short, Stream, StreamCore, Terms, await_memory, unserved, wait_for_memory,
+};
+use std::future::Future;
 use std::sync::Arc;
 use warpline_driver::{Command, Element, Error, ErrorKind, Fill, Result};
 
@@ -37,6 +41,12 @@ impl Stream {
     /// Earlier ops of this stream may still use the memory. If another stream is the first to use
     /// the buffer, it needs an edge from this one.
     ///
+    /// # When memory is short
+    /// If unfinished work uses memory that would serve this call, the call waits for that work, as
+    /// a call waits that finds the driver's queue full. It does not wait behind host functions,
+    /// foreign work and gates, in wakers, and where live memory leaves too little: then it is
+    /// refused. [`alloc_async`](Self::alloc_async) waits without blocking the thread.
+    ///
     /// # On a CUDA device
     /// If the allocator has no memory that fits, it asks the driver for more. The driver may make
     /// that call wait for work that is running, and the calling thread waits with it. In a task,
@@ -45,13 +55,48 @@ impl Stream {
     /// # Errors
     /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory, also as
     /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more
-    /// work;
-    /// `Reentrant` in a host function. A function given to
+    /// work; `Reentrant` in a host function, and in a task with
+    /// [`SyncMode::Error`](crate::SyncMode::Error) if it would have to wait. A function given to
     /// [`on_out_of_memory`](crate::RuntimeBuilder::on_out_of_memory) may free memory first.
     #[track_caller]
     #[inline]
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         self.at(Site::here(&"alloc")).alloc(len)
+    }
+
+    /// Allocates like [`alloc`](Self::alloc), and waits without blocking the thread.
+    ///
+    /// Requests that wait are served in the order in which they began to: this one at its first
+    /// poll. In a capture, it waits like `alloc`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up its place in the queue. Nothing is lost.
+    ///
+    /// # Errors
+    /// The errors of [`alloc`](Self::alloc), and the device's fault if it fails meanwhile.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> warpline::Result<()> {
+    /// let runtime = warpline::Runtime::builder().memory_limit(64 << 20).build()?;
+    /// let stream = runtime.device("cpu".parse()?)?.new_stream()?;
+    /// for _ in 0..10 {
+    ///     // 10 times 40 MiB under a limit of 64 MiB: each waits for the fill before.
+    ///     let block = stream.alloc_async::<u8>(40 << 20).await?;
+    ///     stream.fill(&block, 7).queued()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn alloc_async<T: Element>(&self, len: usize) -> impl Future<Output = Result<Buffer<T>>> + Send {
+        let (core, site) = (self.core().clone(), Site::here(&"alloc_async"));
+        async move {
+            let len_bytes = len.checked_mul(size_of::<T>());
+            let len_bytes = len_bytes.ok_or_else(|| too_long(&core, site, len, size_of::<T>()))?;
+            Ok(Buffer::new(alloc_async(&core, site, len_bytes).await?, len))
+        }
     }
 
     /// Allocates `len` elements in the order of this stream and zeroes them with a fill, the first
@@ -119,6 +164,27 @@ fn alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize, zeroed: bool) -> 
         Err(error) if core.device.observe_out_of_memory(&error) => alloc_unspecified(core, site, len_bytes)?,
         result => result?,
     };
+    zeroed_if(zeroed, core, site, allocation)
+}
+
+/// Does the same as [`alloc`], and waits for memory without a thread.
+async fn alloc_async(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+    let allocation = match await_unspecified(core, site, len_bytes).await {
+        Err(error) if core.device.observe_out_of_memory(&error) => {
+            await_unspecified(core, site, len_bytes).await?
+        }
+        result => result?,
+    };
+    zeroed_if(false, core, site, allocation)
+}
+
+#[inline]
+fn zeroed_if(
+    zeroed: bool,
+    core: &Arc<StreamCore>,
+    site: Site,
+    allocation: Arc<Allocation>,
+) -> Result<Arc<Allocation>> {
     if zeroed || core.device.zero_on_free {
         zero(core, site, &allocation)?;
     }
@@ -137,20 +203,64 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
     core.enqueue(&mut request, |_| Command::Fill(fill)).map(|place| place.is_not_awaited(core))
 }
 
-/// Allocates memory that holds whatever its last owner left.
+/// Allocates memory that holds whatever its last owner left. Waits for memory that unfinished work
+/// still uses, if there is no other.
 pub(crate) fn alloc_unspecified(
     core: &Arc<StreamCore>,
     site: Site,
     len_bytes: usize,
 ) -> Result<Arc<Allocation>> {
+    match try_alloc(core, site, len_bytes)? {
+        Ok(allocation) => Ok(allocation),
+        Err(refusal) => {
+            granted(core, site, len_bytes, wait_for_memory(core, short(core, site, len_bytes, refusal)))
+        }
+    }
+}
+
+async fn await_unspecified(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+    match try_alloc(core, site, len_bytes)? {
+        Ok(allocation) => Ok(allocation),
+        Err(refusal) => {
+            let grant = await_memory(core, short(core, site, len_bytes, refusal)).await;
+            let allocation = granted(core, site, len_bytes, grant)?;
+            // The stream may have been closed meanwhile.
+            core.ensure_open(site)?;
+            Ok(allocation)
+        }
+    }
+}
+
+/// Allocates memory without waiting for unfinished work. Returns the refusal, without the place of
+/// the call, if the default pool has too little memory.
+#[inline]
+fn try_alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Result<Arc<Allocation>, Error>> {
     core.ensure_open(site)?;
     if core.is_captured()
         && let Some(capture) = core.capture(site)?
     {
-        return capture.alloc(core, site, len_bytes);
+        return capture.alloc(core, site, len_bytes).map(Ok);
     }
-    let memory = &core.device.memory;
-    let grant = memory.alloc(len_bytes, core.id, &**core, site).map_err(|error| {
+    match core.device.memory.alloc(len_bytes, core.id, &**core, site) {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Err(error)),
+        grant => granted(core, site, len_bytes, grant).map(Ok),
+    }
+}
+
+#[cold]
+fn short(core: &Arc<StreamCore>, site: Site, len_bytes: usize, refusal: Error) -> Short {
+    Short { len_bytes, pool: PoolId::DEFAULT, stream: core.id, order: core.clone(), site, refusal }
+}
+
+/// Returns the allocation of what the allocator granted, or the error of the call.
+#[inline]
+fn granted(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+    grant: Result<Grant>,
+) -> Result<Arc<Allocation>> {
+    let grant = grant.map_err(|error| {
         // The driver call that failed may have shown that the device has failed.
         match error.kind() {
             ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),

@@ -6,7 +6,7 @@
 
 use crate::order::Site;
 use crate::pending::Pending;
-use crate::shared::{Stream, StreamCore, panics};
+use crate::shared::{HostCode, Stream, StreamCore, panics};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -109,6 +109,7 @@ impl Stream {
         let slot: Slot<R> = Arc::new(Mutex::new(Outcome::Unknown));
         let looks = Looks { slot: slot.clone(), core: core.clone() };
         let place = core.enqueue_plain("call", site, |ticket| {
+            core.note_host_code(HostCode::Function, site, ticket);
             let (weak, id, label) = (Arc::downgrade(core), (core.device.id, core.id), core.label.clone());
             let runtime = core.device.runtime.clone();
             Command::Call(HostFn(Box::new(move || {
@@ -125,6 +126,7 @@ impl Stream {
                 nobody_looks(result, &weak);
             })))
         });
+        core.device.runtime.host_code.added();
         Pending::of_call(core, place, move || looks.look())
     }
 }

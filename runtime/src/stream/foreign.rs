@@ -18,7 +18,7 @@ use crate::buffer::Buffer;
 use crate::order::{AccessMode, Site};
 use crate::pending::{Pending, Refusal};
 use crate::shared::stream::wait_until_handed_over;
-use crate::shared::{Operand, Place, Request, Stream, StreamCore, Terms};
+use crate::shared::{HostCode, Operand, Place, Request, Stream, StreamCore, Terms};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -249,7 +249,11 @@ impl<'a> Turn<'a> {
         let current =
             native.stream.make_current().map_err(|error| self.refused(site, operands, &error, false))?;
         let mut request = Request::new("foreign", site, operands).on_terms(Terms::ForeignTurn(None));
-        let place = self.core.enqueue(&mut request, |_| Command::Foreign)?;
+        let place = self.core.enqueue(&mut request, |ticket| {
+            self.core.note_host_code(HostCode::ForeignWork, site, ticket);
+            Command::Foreign
+        })?;
+        self.core.device.runtime.host_code.added();
         let enqueuing = native.stream.foreign_begins(place.ticket, site);
         let mut raw = RawStream::new(self.core, site, Some(native));
         f(&mut raw);
@@ -285,12 +289,14 @@ impl<'a> Turn<'a> {
         let mut request = Request::new("call", site, operands).on_terms(Terms::ForeignTurn(Some(gate)));
         let calls = Arc::new(Mutex::new(Vec::new()));
         let run = calls.clone();
-        let place = self.core.enqueue(&mut request, |_| {
+        let place = self.core.enqueue(&mut request, |ticket| {
+            self.core.note_host_code(HostCode::ForeignWork, site, ticket);
             Command::HostWork(HostFn(Box::new(move || {
                 let calls: Vec<HostCall> = std::mem::take(&mut *run.lock());
                 calls.into_iter().for_each(|call| call());
             })))
         })?;
+        self.core.device.runtime.host_code.added();
         let mut raw = RawStream::new(self.core, site, None);
         f(&mut raw);
         *calls.lock() = raw.calls;

@@ -6,9 +6,9 @@
 //! get the block once this stream no longer uses it. (pytorch #194311 measures 0.3 µs for a
 //! workspace a call.) A stream that is being captured gets its workspace from the graph.
 //!
-//! If memory is short the workspace is smaller, and the library cannot use some of its faster
-//! algorithms. If there is too little memory even for that, or for a handle, the kernel's own code
-//! runs.
+//! If memory is short, also after waiting for unfinished work, the workspace is smaller, and the
+//! library cannot use some of its faster algorithms. If there is too little memory even for that,
+//! or for a handle, the kernel's own code runs.
 // Decision: docs/decisions/0042-library-workspace-is-an-operand.md
 
 use super::alloc_unspecified;

@@ -54,12 +54,17 @@ impl Stream {
     /// the gate has to be a host function and another gate is closed.
     #[track_caller]
     pub fn hold(&self) -> Result<Gate> {
+        let site = Site::here(&"hold");
         let gate = Gate {
             timeline: Arc::new(Timeline::new()),
             _closed: ClosedGate::of(&self.core().device.runtime.closed_gates),
         };
         let point = Point { timeline: gate.timeline.clone(), ticket: 1, event: None };
-        let place = self.core().enqueue_plain("wait", Site::here(&"hold"), |_| Command::Wait(point))?;
+        let place = self.core().enqueue_plain("wait", site, |ticket| {
+            self.core().note_gate(site, ticket, gate.timeline.clone());
+            Command::Wait(point)
+        })?;
+        self.core().device.runtime.host_code.added();
         place.is_not_awaited(self.core());
         Ok(gate)
     }

@@ -2,6 +2,7 @@
 
 use crate::memory::blocks::Uses;
 use crate::order::{StreamId, Use};
+use std::sync::Arc;
 
 /// The allocating stream's knowledge of the order of other streams.
 ///
@@ -26,6 +27,45 @@ pub(crate) trait ReuseOrder {
     fn can_wait(&self, used: Use) -> bool {
         let _ = used;
         true
+    }
+
+    /// Returns whether an unfinished use ends without any code of the host: nothing before it is a
+    /// host function, a gate or foreign work. Asked for uses of memory of the default pool.
+    fn ends(&self, used: Use) -> bool {
+        let _ = used;
+        false
+    }
+
+    /// Returns the host code that an unfinished use waits for, for errors, if it does.
+    fn held_up_by(&self, used: Use) -> Option<String> {
+        let _ = used;
+        None
+    }
+}
+
+impl<T: ReuseOrder + ?Sized> ReuseOrder for Arc<T> {
+    fn after(&self, used: Use) -> bool {
+        (**self).after(used)
+    }
+
+    fn finished(&self, used: Use) -> bool {
+        (**self).finished(used)
+    }
+
+    fn is_over(&self, used: Use) -> bool {
+        (**self).is_over(used)
+    }
+
+    fn can_wait(&self, used: Use) -> bool {
+        (**self).can_wait(used)
+    }
+
+    fn ends(&self, used: Use) -> bool {
+        (**self).ends(used)
+    }
+
+    fn held_up_by(&self, used: Use) -> Option<String> {
+        (**self).held_up_by(used)
     }
 }
 

@@ -57,6 +57,13 @@ impl fmt::Display for MemorySnapshot {
         blocks(f, "free, used by streams", self.count(BlockState::Waiting))?;
         blocks(f, "free, kept for graphs", self.count(BlockState::Graph))?;
         blocks(f, "in segments", (self.segments.len(), stats.reserved_bytes))?;
+        if let Some(waiters) = &self.waiters {
+            writeln!(f)?;
+            row(f, "requests that wait", &["number", "size"])?;
+            blocks(f, "", (waiters.requests, waiters.bytes))?;
+            let (bytes, site) = (ByteSize(waiters.first_bytes), waiters.first_site);
+            writeln!(f, "the first waits for {bytes} since {:?}: {site}", waiters.first_since)?;
+        }
         let holders = self.largest_holders(HOLDERS);
         if holders.is_empty() {
             return Ok(());

@@ -33,14 +33,14 @@ mod token;
 pub(crate) use pool::GraphPool;
 pub(crate) use token::CaptureToken;
 
-use crate::memory::ReuseOrder;
+use crate::memory::{Grant, ReuseOrder};
 use crate::order::{
     self, Asker, Clock, Ensured, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site,
     StreamId, Use, check_and_enter,
 };
 use crate::shared::{
-    Allocation, DeviceShared, Effect, Operand, OwnedOperand, Place, Request, RuntimeShared, Snapshot,
-    StreamCore, unserved,
+    Allocation, Effect, Operand, OwnedOperand, Place, Request, RuntimeShared, Short, Snapshot, StreamCore,
+    unserved, wait_for_memory,
 };
 use histories::Histories;
 use parking_lot::Mutex;
@@ -162,12 +162,12 @@ pub(crate) fn captured(site: Site, core: &StreamCore, why: &str) -> Error {
 }
 
 /// The order by which blocks are reused within a capture.
-struct CaptureOrder<'a> {
-    clock: &'a Clock,
-    runtime: &'a RuntimeShared,
+struct CaptureOrder {
+    clock: Clock,
+    runtime: Arc<RuntimeShared>,
 }
 
-impl ReuseOrder for CaptureOrder<'_> {
+impl ReuseOrder for CaptureOrder {
     fn after(&self, used: Use) -> bool {
         self.clock.covers(used)
     }
@@ -182,6 +182,14 @@ impl ReuseOrder for CaptureOrder<'_> {
 
     fn can_wait(&self, _used: Use) -> bool {
         false
+    }
+
+    fn ends(&self, used: Use) -> bool {
+        self.runtime.ends_by_itself(used)
+    }
+
+    fn held_up_by(&self, used: Use) -> Option<String> {
+        self.runtime.host_code_before(used).map(|code| code.to_string())
     }
 }
 
@@ -316,15 +324,18 @@ impl Capture {
     }
 
     /// Allocates memory that belongs to the graph.
-    pub(crate) fn alloc(&self, core: &StreamCore, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+    pub(crate) fn alloc(
+        &self,
+        core: &Arc<StreamCore>,
+        site: Site,
+        len_bytes: usize,
+    ) -> Result<Arc<Allocation>> {
         let (id, number, clock) = {
             let mut recording = self.recording.lock();
             let member = recording.of(core);
             (member.id, member.number, member.clock.clone())
         };
-        let memory = &core.device.memory;
-        let order = CaptureOrder { clock: &clock, runtime: &core.device.runtime };
-        let grant = memory.alloc_in(self.pool.id, len_bytes, id, &order, site);
+        let grant = self.grant(core, len_bytes, (id, clock), site);
         let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
         let outside = Use { stream: self.pool.nobody, ticket: 1 };
         let allocation = Arc::new(Allocation::of_graph(
@@ -342,16 +353,30 @@ impl Capture {
         Ok(allocation)
     }
 
+    /// Allocates from the graph's pool, for a stream of the capture with this clock.
+    fn grant(
+        &self,
+        core: &Arc<StreamCore>,
+        len_bytes: usize,
+        (stream, clock): (StreamId, Clock),
+        site: Site,
+    ) -> Result<Grant> {
+        let (pool, memory) = (self.pool.id, &core.device.memory);
+        let order = Arc::new(CaptureOrder { clock, runtime: core.device.runtime.clone() });
+        memory
+            .alloc_in(pool, len_bytes, stream, &order, site)
+            .or_else(|refusal| wait_for_memory(core, Short { len_bytes, pool, stream, order, site, refusal }))
+    }
+
     /// Allocates the workspaces that libraries want on the plan's streams. No op of the capture
     /// ever gets this memory, because a launch may use it at any time.
     fn provide_workspaces(&self, plan: &mut Plan, site: Site) -> Result<()> {
-        let DeviceShared { driver, memory, runtime, .. } = &*self.pool.device;
+        let driver = &self.pool.device.driver;
         let core = self.recording.lock().members[0].core.clone();
         let wanted = driver.workspace_bytes(plan).map_err(|error| core.refused(site, &error))?;
         let nobody = self.observed.admit().expect("a capture has fewer streams than a runtime");
-        let order = CaptureOrder { clock: &Clock::default(), runtime };
         for (stream, len_bytes) in plan.streams.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted > 0) {
-            let grant = memory.alloc_in(self.pool.id, len_bytes, nobody, &order, site);
+            let grant = self.grant(&core, len_bytes, (nobody, Clock::default()), site);
             let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
             self.pool.keep(grant.block);
             stream.workspace = Some(Workspace { ptr: grant.ptr, len_bytes });

@@ -65,14 +65,18 @@ impl GraphPool {
         let mut histories = self.histories.lock();
         let mut captured = histories.as_mut().and_then(|histories| histories.dropped(allocation));
         let outside = allocation.ledger.last_uses();
-        match &mut captured {
+        let is_awaited = match &mut captured {
             Some(_) if outside.iter().any(|used| used.stream != self.nobody) => {
                 self.set_aside.lock().push((block, outside.to_vec()));
+                false
             }
             Some(ledger) => memory.free(block, ledger.last_uses()),
             None => memory.free(block, outside),
-        }
+        };
         drop(histories);
+        if is_awaited {
+            memory.wake_waiters();
+        }
     }
 }
 
@@ -83,10 +87,13 @@ impl Drop for GraphPool {
         }
         // Each launch keeps the graph until it has finished, and memory allocated in the capture is
         // freed with its uses.
+        let memory = &self.device.memory;
         for (block, uses) in self.set_aside.get_mut().drain(..) {
-            self.device.memory.free(block, &uses);
+            memory.free(block, &uses);
         }
-        self.device.memory.dissolve(self.id);
+        if memory.dissolve(self.id) {
+            memory.wake_waiters();
+        }
     }
 }
 

@@ -30,8 +30,9 @@ use super::progress::Progress;
 use super::refusals::Refusals;
 use crate::background::{self, Duty};
 use crate::delegation::{DelegationLock, Locked};
-use crate::order::{MAX_TICKET, Marks, Named, Site, StreamId};
+use crate::order::{MAX_TICKET, Marks, Named, Site, StreamId, Use};
 use crate::shared::DeviceShared;
+use crate::shared::host_code::{HostCode, Position};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -148,6 +149,9 @@ impl StreamCore {
             }
         });
         core.device.runtime.join(&core);
+        if core.admission.is_borrowed() {
+            core.note_host_code(HostCode::BorrowedStream, Site::here(&"borrow_raw"), 0);
+        }
         Ok(core)
     }
 
@@ -163,6 +167,31 @@ impl StreamCore {
     /// Returns the newest ticket that is done, even if its waiters have not been woken yet.
     pub(crate) fn completed(&self) -> Ticket {
         self.progress.timeline.newest()
+    }
+
+    /// Returns whether everything that is enqueued here from now on is ordered after `used`.
+    pub(crate) fn knows(&self, used: Use) -> bool {
+        self.line.knows(used)
+    }
+
+    pub(crate) fn position(&self, ticket: Ticket) -> Position {
+        Position { backend: self.device.id.backend(), used: Use { stream: self.id, ticket } }
+    }
+
+    /// Notes host code on this stream ([`HostCodes::note`](crate::shared::host_code::HostCodes)).
+    pub(crate) fn note_host_code(&self, what: HostCode, site: Site, ticket: Ticket) {
+        if ticket == 0 && what != HostCode::BorrowedStream {
+            // A capture refuses it.
+            return;
+        }
+        let end = (self.progress.timeline.clone(), ticket);
+        self.device.runtime.host_code.note(what, site, self.position(ticket), end);
+    }
+
+    /// Notes a gate of this stream, which opens at the first ticket of `gate`.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn note_gate(&self, site: Site, ticket: Ticket, gate: Arc<Timeline>) {
+        self.device.runtime.host_code.note(HostCode::Gate, site, self.position(ticket), (gate, 1));
     }
 
     /// Returns the reason why tickets that are not reached never will be, if there is one.
@@ -406,6 +435,9 @@ impl Drop for Retire {
         }
         self.core.device.runtime.observed.retire(self.core.id);
         self.core.device.runtime.leave(self.core.id);
+        if self.core.admission.is_borrowed() {
+            self.core.device.runtime.host_code.forget(Use { stream: self.core.id, ticket: 0 });
+        }
         drop(self.then.take());
     }
 }

@@ -461,4 +461,12 @@ impl ReuseOrder for StreamCore {
     fn can_wait(&self, used: Use) -> bool {
         self.device.runtime.stream(used.stream).is_none_or(|other| other.fault().is_none())
     }
+
+    fn ends(&self, used: Use) -> bool {
+        self.device.runtime.ends_by_itself(used)
+    }
+
+    fn held_up_by(&self, used: Use) -> Option<String> {
+        self.device.runtime.host_code_before(used).map(|code| code.to_string())
+    }
 }

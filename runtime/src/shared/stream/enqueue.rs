@@ -15,7 +15,7 @@ use super::request::{Build, Request, Terms};
 use super::shape::check_shape;
 use crate::delegation::Locked;
 use crate::order::{
-    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, OrderMode, Refused, Site, check_and_enter,
+    self, Asker, Disjoint, Ensured, Entered, Entry, FoundMark, OrderMode, Refused, Site, Use, check_and_enter,
 };
 use crate::shared::{Capture, DeviceShared, Operand, OwnedOperand, Tracked};
 use smallvec::SmallVec;
@@ -256,6 +256,9 @@ impl StreamCore {
             );
         }
         let forgotten = state.forgotten.take();
+        if !halfway {
+            self.device.runtime.host_code.forget(Use { stream: self.id, ticket });
+        }
         drop(state);
         forgotten.unwrap_or_default().run();
         self.mark(request.operands, self.refused(request.site, error).at(request.site), halfway)

@@ -54,6 +54,11 @@ impl Late {
         self.matters.store(if entries.is_empty() { NOTHING } else { REFUSED }, Ordering::Release);
     }
 
+    /// Returns true if there is a backlog.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.matters.load(Ordering::Acquire) == BACKLOG
+    }
+
     /// Notes a refusal. Returns the error if its `Pending` was dropped already.
     #[must_use]
     pub(crate) fn refuse(&self, ticket: Ticket, error: Error) -> Option<Error> {
