@@ -142,8 +142,8 @@ impl RuntimeShared {
         self.streams.read().get(&id)?.core.upgrade()
     }
 
-    /// Calls `f` with the stream, unless it is gone. If this is the last to hold it, another thread
-    /// drops it, because this one may have the lock of a stream.
+    /// Calls `f` with the stream, unless it is gone. If this is the last to hold it, another
+    /// thread drops it, because this one may have the lock of a stream.
     pub(crate) fn with_stream<R>(&self, id: StreamId, f: impl FnOnce(&Arc<StreamCore>) -> R) -> Option<R> {
         let core = self.stream(id)?;
         let result = f(&core);

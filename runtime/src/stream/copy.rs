@@ -394,8 +394,8 @@ impl At<'_> {
         self.read_as(buffer, Vec::extend_from_slice)
     }
 
-    /// Does the same as [`Stream::read`], for a vector of other elements. `append` adds one of them
-    /// for each element that it gets.
+    /// Does the same as [`Stream::read`], for a vector of other elements. `append` adds one of
+    /// them for each element that it gets.
     pub fn read_as<T: Element, U: Send + 'static>(
         self,
         buffer: &Buffer<T>,
@@ -473,8 +473,8 @@ fn stage<T: Element>(slot: &Slot, bytes: PinnedBytes, host: &[T]) {
 }
 
 /// Returns `error` with what `slot` contains, but only if nothing else holds it: with launch
-/// blocking, the fault of a copy that was accepted and may still be running is an error of the call
-/// too.
+/// blocking, the fault of a copy that was accepted and may still be running is an error of the
+/// call too.
 fn with_contents<T: Send + 'static>(error: Error, slot: &mut Arc<Mutex<Option<T>>>) -> Error {
     match Arc::get_mut(slot).and_then(|slot| slot.get_mut().take()) {
         Some(contents) => error.with(Box::new(contents)),

@@ -88,9 +88,9 @@ impl Coming {
         }
     }
 
-    /// Stores the outcome of the recording. Returns the followers, which the caller hands over once
-    /// it has released its stream's lock. It wakes the waiters of its stream, which may wait for
-    /// this.
+    /// Stores the outcome of the recording. Returns the followers, which the caller hands over
+    /// once it has released its stream's lock. It wakes the waiters of its stream, which may wait
+    /// for this.
     #[must_use]
     pub(super) fn fill(&self, recorded: Recorded) -> Vec<Arc<dyn Follower>> {
         let mut inner = self.inner.lock();

@@ -1,5 +1,5 @@
-//! Tests of the backlog and of progress, without a device. Their files are part of the loom models,
-//! so they cannot hold them.
+//! Tests of the backlog and of progress, without a device. Their files are part of the loom
+//! models, so they cannot hold them.
 
 use super::backlog::{After, Backlog, Elsewhere, Item, Outcome};
 use super::coming::{Coming, Recorded, Watched};
