@@ -261,10 +261,10 @@ pub use warpline_runtime::{
     BlockState, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue,
     Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch, HoldsMemory,
     InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder, MemoryRef,
-    MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, OrderMode, OutOfMemory, Pending, Permit,
-    Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder, Schedule, Scope, Served,
-    Stream, StreamBuilder, StreamId, StreamLease, StreamPool, SyncMode, Ticket, WakeUp, kernel, reads, trace,
-    writes,
+    MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OrderMode, OutOfMemory,
+    Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder, Schedule,
+    Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool, SyncMode, Ticket, WakeUp,
+    kernel, reads, trace, writes,
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};
@@ -279,7 +279,7 @@ pub mod backend {
         DriverFailure, DriverGraph, DriverStream, Fill, FreeMemory, Health, HostFn, Launch, Plan, PlanStream,
         Point, RawHandle, StagedCopy, StagedStep, Stamp, Step, StreamOptions, Submission, Work, copy_rows,
     };
-    pub use warpline_runtime::{At, ByteRange, Keep, Refusal, Site, Timeline};
+    pub use warpline_runtime::{At, ByteRange, Keep, PinnedRoom, Refusal, Site, Timeline};
 }
 
 /// The names that most programs need.

@@ -32,7 +32,7 @@ pub fn copy_<T: Element>(y: &Buffer<T>, x: &Buffer<T>) -> Pending<()> {
 /// Reads the elements of `x` back to the host through pinned memory.
 ///
 /// # Errors
-/// The errors of [`fill_`]; `OutOfMemory` if the pinned pool is at its cap.
+/// The errors of [`fill_`]; `OutOfMemory` if the pinned memory that is held leaves no room.
 #[track_caller]
 pub fn read<T: Element>(x: &Buffer<T>) -> Pending<Vec<T>> {
     match stream_of(x) {

@@ -40,6 +40,7 @@ pub use buffer::Buffer;
 pub use buffer::HistorySizes;
 #[doc(hidden)]
 pub use device::Bookkeeping;
+pub use device::PinnedRoom;
 #[cfg(feature = "clap")]
 pub use device_args::DeviceArgs;
 pub use edge::Edge;
@@ -47,6 +48,8 @@ pub use event::Event;
 pub use generator::{Draw, Generator};
 pub use graph::{CaptureOutput, Graph};
 pub use health::{HealthState, HealthWatch};
+#[doc(hidden)]
+pub use memory::pinned_len;
 pub use memory::{
     BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, MemoryWaiters, Pinned, PinnedStats,
     Served,
@@ -64,6 +67,8 @@ pub use stream::{
 };
 pub use sync_mode::SyncMode;
 pub use warpline_cpu::{KernelChecks, KernelForm, Schedule};
+#[doc(hidden)]
+pub use warpline_driver::ByteSize;
 #[doc(hidden)]
 pub use warpline_driver::environment;
 #[doc(hidden)]

@@ -97,6 +97,6 @@ pub(crate) fn pinned_cap_reached(
     let [asked, reserved, cap] = [asked_bytes, reserved_bytes, cap_bytes].map(ByteSize);
     tracing::warn!(target: "warpline", %device, asked_bytes, reserved_bytes, cap_bytes, "the pinned \
         memory of {device} has reached its cap: {asked} asked, {reserved} page-locked of {cap}; \
-        cached buffers are freed to make room, which is slow, and what still does not fit is \
-        refused; drop pinned buffers, await the copies that hold them, or raise pinned_cap");
+        cached buffers are freed to make room, which is slow, requests wait for copies in flight, and \
+        what does not fit beside buffers in use is refused; drop pinned buffers, await the copies that hold them, or raise pinned_cap");
 }

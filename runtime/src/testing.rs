@@ -183,11 +183,16 @@ fn run_each(
     }
 }
 
+/// Runs at most one piece of the runtime's work. Returns true if it ran one.
+fn turn(runtime: &Runtime) -> bool {
+    runtime.devices().first().is_some_and(|device| device.shared().runtime.turn())
+}
+
 /// Runs the work that the pipeline detached.
 fn drain(runtime: &Runtime) -> Result<(), String> {
     loop {
         let others_work = runtime.other_threads_have_work();
-        let ran = runtime.devices().iter().any(|device| device.shared().driver.turn());
+        let ran = turn(runtime);
         if !ran && !others_work {
             break;
         }
@@ -238,7 +243,7 @@ fn drive<F: Future>(runtime: &Runtime, future: F) -> Result<F::Output, String> {
         }
         // Look at the other threads first: they may make an op of these devices runnable.
         let others_work = std::mem::replace(&mut others_worked, runtime.other_threads_have_work());
-        let ran = runtime.devices().iter().any(|device| device.shared().driver.turn());
+        let ran = turn(runtime);
         if !ran && (others_work || others_worked) {
             // Also once after they have finished: their last wake-up may be on its way.
             std::thread::yield_now();

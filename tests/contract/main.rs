@@ -24,6 +24,7 @@ mod memory;
 mod nn;
 mod outside;
 mod peers;
+mod pinned_waiting;
 mod pinning;
 mod positions;
 mod reentry;

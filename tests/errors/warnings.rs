@@ -47,8 +47,8 @@ fn capped() -> (Runtime, Device) {
     (runtime, device)
 }
 
-const ADVICE: &str = "cached buffers are freed to make room, which is slow, and what still does not fit is \
-    refused; drop pinned buffers, await the copies that hold them, or raise pinned_cap";
+const ADVICE: &str = "cached buffers are freed to make room, which is slow, requests wait for copies in \
+    flight, and what does not fit beside buffers in use is refused; drop pinned buffers, await the copies that hold them, or raise pinned_cap";
 
 #[test]
 fn pinned_memory_warns_once_when_a_request_is_beyond_its_cap() {

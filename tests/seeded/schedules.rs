@@ -4,6 +4,7 @@
 use crate::support::streams;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use warpline::prelude::*;
@@ -415,4 +416,24 @@ fn a_timeout_of_the_executors_own_is_not_needed_where_tasks_wake_each_other() {
         assert_eq!(both.1?, 3);
         Ok(())
     });
+}
+
+/// Detached copies wait for each other's page-locked memory, and run before the seed is over.
+#[test]
+fn copies_that_wait_for_memory_are_part_of_the_schedule() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let builder = Runtime::builder().pinned_cap(1 << 20);
+    for_each_seed_on(builder, 0..8, |devices| {
+        let ran = ran.clone();
+        async move {
+            let stream = devices[0].new_stream()?;
+            for n in 0..8 {
+                let x = stream.alloc::<u8>(1 << 20)?;
+                stream.write(&x, &vec![n; 1 << 20]).detach();
+            }
+            stream.call(move || _ = ran.fetch_add(1, Ordering::Relaxed)).detach();
+            Ok(())
+        }
+    });
+    assert_eq!(ran.load(Ordering::Relaxed), 8);
 }

@@ -311,21 +311,30 @@ fn a_dropped_pending_gives_its_memory_back_when_the_copy_is_over() {
 }
 
 #[test]
-fn the_cap_is_asked_when_the_copy_is_called() {
+fn at_the_cap_a_copy_waits_for_the_memory_of_those_before_it() {
     let slow = Slow::new();
     let [a] = slow.streams(["a"]);
     let x = slow.filled(&a, LONG);
     let most = slow.device.pinned_stats().cap_bytes / (LONG * 4);
     let reads: Vec<_> = (0..most).map(|_| a.read(&x)).collect();
     assert_eq!(slow.device.pinned_stats().reserved_bytes, slow.device.pinned_stats().cap_bytes);
-    says(&refusal(a.read(&x)), ErrorKind::OutOfMemory, &["the pinned memory of cuda:0 is at its cap"]);
+    let last = a.read(&x);
+    let waiters = slow.device.memory_snapshot().pinned_waiters.expect("the last one waits");
+    assert_eq!((waiters.requests, waiters.bytes, waiters.first_bytes), (1, LONG * 4, LONG * 4));
+    let summary = slow.device.memory_summary();
+    assert!(summary.contains("requests for pinned memory"), "{summary}");
+    let error = slow.device.try_pinned::<f32>(LONG).unwrap_err();
+    let text = "; one request waits before it; copies in flight return the rest";
+    says(&error, ErrorKind::OutOfMemory, &["the pinned memory of cuda:0 is at its cap", text]);
     for _ in 0..most {
         slow.refuse_pinning();
     }
+    slow.allow_pinning(1);
     for read in reads {
         says(&refusal_of(&slow, read), ErrorKind::OutOfMemory, &["could not allocate pinned memory"]);
     }
-    assert_eq!(slow.device.pinned_stats().reserved_bytes, 0);
+    slow.finish(last).unwrap();
+    assert_eq!(slow.device.pinned_stats().reserved_bytes, LONG * 4);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod digits;
 mod host_model;
 mod loader;
 mod loader_ends;
+mod loader_memory;
 mod modules;
 mod pytorch;
 mod random_calls;

@@ -28,10 +28,10 @@
 //! twice as many thread switches, and less of the time was saved.
 // Decision: docs/decisions/0050-reader-never-waits-on-a-blocking-thread.md
 
-use super::host::Host;
 use super::plan::{Plan, Source};
 use super::reader::{Loaded, Reader};
 use super::sample::Sample;
+use super::supply::{Host, Supply};
 use super::workers::Workers;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -67,21 +67,22 @@ pub(super) enum Ahead<S: Sample> {
 }
 
 impl<S: Sample> Ahead<S> {
-    pub(super) fn start(plan: &Arc<Plan<S>>, epochs: Range<u64>) -> Self {
-        let reader = || Reader::new(plan.clone(), epochs.clone());
+    /// Starts to read into the supplies.
+    pub(super) fn start(plan: &Arc<Plan<S>>, epochs: Range<u64>, supplies: Vec<Supply<S>>) -> Self {
+        let reader = |supplies| Reader::new(plan.clone(), epochs.clone(), supplies);
         let inline = plan.workers == 0 || plan.stream.device().runs_in_turns();
         match (Handle::try_current(), &plan.source) {
             (Ok(tokio), Source::Indexed(indexed)) if !inline && plan.workers > 1 => {
-                Ahead::Workers(Workers::start(plan, indexed, epochs, tokio))
+                Ahead::Workers(Workers::start(plan, indexed, epochs, tokio, supplies))
             }
             (Ok(tokio), _) if !inline => {
                 let (spares, returned) = unbounded_channel();
                 let (fill, filled) = unbounded_channel();
-                tokio.spawn(read_ahead(reader(), returned, fill));
+                tokio.spawn(read_ahead(reader(supplies), returned, fill));
                 Ahead::Thread { filled, loaded: VecDeque::new(), spares }
             }
             _ => Ahead::Inline {
-                reader: Box::new(reader()),
+                reader: Box::new(reader(supplies)),
                 spares: Vec::new(),
                 loaded: VecDeque::new(),
                 over: false,
@@ -114,11 +115,9 @@ impl<S: Sample> Ahead<S> {
             }
             Ahead::Inline { reader, spares, loaded, over } => {
                 while !*over {
-                    let read = match spares.pop().map_or_else(|| reader.new_host(), |host| Ok(Some(host))) {
-                        Ok(Some(host)) => reader.read(host, || false),
-                        Ok(None) => break,
-                        Err(error) => Err(error),
-                    };
+                    let spare = spares.pop().map(Supply::Memory);
+                    let Some(supply) = spare.or_else(|| reader.next_supply()) else { break };
+                    let read = reader.read(supply, || false);
                     *over = is_last(&read);
                     loaded.push_back(read);
                 }
@@ -167,15 +166,10 @@ fn fill_spares<S: Sample>(
         filled.is_closed()
     };
     loop {
-        let host = match spare.take() {
-            Some(host) => Ok(Some(host)),
-            None => reader.new_host().map(|host| host.or_else(|| spares.try_recv().ok())),
-        };
-        let read = match host {
-            Ok(Some(host)) => reader.read(host, stop),
-            Ok(None) => return kept.hand_over_if(true),
-            Err(error) => Err(error),
-        };
+        let spare = spare.take().map(Supply::Memory).or_else(|| reader.next_supply());
+        let supply = spare.or_else(|| spares.try_recv().ok().map(Supply::Memory));
+        let Some(supply) = supply else { return kept.hand_over_if(true) };
+        let read = reader.read(supply, stop);
         let quick = matches!(&read, Ok(read) if read.reading < WORTH_A_WAKE_UP);
         let last = is_last(&read);
         if last {

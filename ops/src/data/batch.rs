@@ -2,10 +2,11 @@
 // Decision: docs/decisions/0047-loaded-batches-are-freshly-allocated.md
 
 use super::collate::BatchPlace;
-use super::host::Host;
 use super::plan::Plan;
 use super::reader::Read;
 use super::sample::{Sample, TensorSample};
+use super::supply::{Host, Memory};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use warpline_runtime::{Event, Result};
 
@@ -49,8 +50,7 @@ impl<S: TensorSample> Batch<S> {
 
 /// The pinned memory of a batch, available once the device has finished with it.
 pub(super) struct Sent<S: Sample> {
-    copies: S::Copies,
-    widths: S::Widths,
+    pub(super) copies: S::Copies,
 }
 
 impl<S: Sample> Sent<S> {
@@ -59,18 +59,17 @@ impl<S: Sample> Sent<S> {
         S::copies_are_done(&mut self.copies)
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Host<S>>> {
+    pub(super) fn poll(&mut self, memory: &Arc<Memory<S>>, cx: &mut Context<'_>) -> Poll<Result<Host<S>>> {
         let fields = ready!(S::poll_copies(&mut self.copies, cx))?;
-        Poll::Ready(Ok(Host::from_fields(fields, self.widths)))
+        Poll::Ready(Ok(Host::new(memory, fields)))
     }
 }
 
 /// Enqueues the copies of a read batch. No other function wraps a batch's memory.
 pub(super) fn send<S: Sample>(plan: &Plan<S>, read: Read<S>) -> Result<(Batch<S>, Sent<S>)> {
-    let Read { mut host, place: BatchPlace { epoch, index, rows } } = read;
-    S::truncate(&mut host.fields, plan.widths, rows);
-    let (buffers, copies) = S::send(host.fields, &plan.stream, plan.site)?;
+    let Read { host, place: BatchPlace { epoch, index, rows } } = read;
+    let (buffers, copies) = S::send(host.take(rows), &plan.stream, plan.site)?;
     let copied = plan.stream.record_event();
     let batch = Batch { buffers, copied, rows, index, epoch, shapes: plan.shapes.clone() };
-    Ok((batch, Sent { copies, widths: plan.widths }))
+    Ok((batch, Sent { copies }))
 }

@@ -6,6 +6,7 @@ use super::batch::{Batch, Sent, send};
 use super::plan::Plan;
 use super::reader::Loaded;
 use super::sample::Sample;
+use super::supply::{Seat, Supply, User};
 use futures::future::BoxFuture;
 use futures::stream::{FusedStream, Next};
 use futures::{FutureExt, Stream, StreamExt};
@@ -16,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
-use warpline_runtime::{Device, Error, ErrorKind, HealthState, Result};
+use warpline_runtime::{Device, Error, ErrorKind, HealthState, Result, is_forked};
 
 /// The batches of one epoch or several, in order.
 ///
@@ -50,6 +51,9 @@ pub struct Batches<S: Sample> {
     plan: Arc<Plan<S>>,
     epochs: Range<u64>,
     state: State<S>,
+    user: Option<User<S>>,
+    /// The number of pinned batches that the reader and this have.
+    hosts: usize,
     /// Batches to be yielded, whose copies are enqueued.
     ready: VecDeque<(Batch<S>, Sent<S>)>,
     /// The copies of yielded batches, whose pinned memory will be recycled.
@@ -64,6 +68,8 @@ pub struct Batches<S: Sample> {
 
 enum State<S: Sample> {
     New,
+    /// It waits for pinned memory.
+    Starting(BoxFuture<'static, Result<Vec<Supply<S>>>>),
     Reading(Ahead<S>),
     /// The reader has ended; batches or the error may still have to be yielded.
     Over,
@@ -96,6 +102,8 @@ impl<S: Sample> Batches<S> {
             plan,
             epochs,
             state: State::New,
+            user: None,
+            hosts: 0,
             ready: VecDeque::new(),
             sent: VecDeque::new(),
             error: None,
@@ -164,7 +172,13 @@ impl<S: Sample> Batches<S> {
 
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch<S>>>> {
         if let State::New = self.state {
-            self.state = State::Reading(Ahead::start(&self.plan, self.epochs.clone()));
+            self.user = Some(User::of(&self.plan.memory));
+            self.state = State::Starting(self.plan.memory.clone().supplies(self.plan.prefetch).boxed());
+        }
+        if let State::Starting(supplies) = &mut self.state {
+            let supplies = ready!(supplies.poll_unpin(cx))?;
+            self.hosts = supplies.len();
+            self.state = State::Reading(Ahead::start(&self.plan, self.epochs.clone(), supplies));
         }
         loop {
             self.recycle()?;
@@ -197,12 +211,12 @@ impl<S: Sample> Batches<S> {
                 }
                 Poll::Pending if !self.ready.is_empty() => return Poll::Ready(Ok(self.yield_next())),
                 // The reader has the memory it needs and will wake this task.
-                Poll::Pending if self.sent.len() <= self.plan.prefetch => return Poll::Pending,
+                Poll::Pending if self.sent.len() < self.hosts => return Poll::Pending,
                 // The reader has no memory to read into, so the next finished copy has to wake this
                 // task.
                 Poll::Pending => {
                     let Some(sent) = self.sent.front_mut() else { return Poll::Pending };
-                    let host = ready!(sent.poll(cx))?;
+                    let host = ready!(sent.poll(&self.plan.memory, cx))?;
                     self.sent.pop_front();
                     ahead.give_back(host);
                 }
@@ -224,7 +238,7 @@ impl<S: Sample> Batches<S> {
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Batch<S>>>> {
         if self.ready.is_empty() {
             while let Some(sent) = self.sent.front_mut() {
-                ready!(sent.poll(cx))?;
+                drop(ready!(sent.poll(&self.plan.memory, cx))?);
                 self.sent.pop_front();
             }
         }
@@ -241,12 +255,21 @@ impl<S: Sample> Batches<S> {
         let State::Reading(ahead) = &mut self.state else { return Ok(()) };
         while let Some(sent) = self.sent.front_mut()
             && sent.is_done()?
-            && let Poll::Ready(host) = sent.poll(&mut Context::from_waker(Waker::noop()))
+            && let Poll::Ready(host) = sent.poll(&self.plan.memory, &mut Context::from_waker(Waker::noop()))
         {
             self.sent.pop_front();
             ahead.give_back(host?);
         }
         Ok(())
+    }
+
+    /// Leaves the memory of copies in flight: one batch to the loader, the rest to the pool.
+    fn leave(&mut self) {
+        let sent = self.sent.pop_front().or_else(|| Some(self.ready.pop_front()?.1));
+        sent.into_iter().for_each(|sent| self.plan.memory.keep(Seat::InFlight(sent.copies)));
+        self.ready.clear();
+        self.sent.clear();
+        self.user = None;
     }
 
     fn yield_next(&mut self) -> Option<Batch<S>> {
@@ -267,6 +290,14 @@ impl<S: Sample> Batches<S> {
                 self.epochs.start, self.epochs.end, self.stats.batches
             ),
         )
+    }
+}
+
+impl<S: Sample> Drop for Batches<S> {
+    fn drop(&mut self) {
+        if !is_forked() {
+            self.leave();
+        }
     }
 }
 
@@ -303,8 +334,7 @@ impl<S: Sample> Stream for Batches<S> {
         }
         if !matches!(next, Ok(Some(_))) {
             this.state = State::Ended;
-            this.ready.clear();
-            this.sent.clear();
+            this.leave();
         }
         Poll::Ready(next.transpose())
     }

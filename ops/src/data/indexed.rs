@@ -4,12 +4,13 @@
 //! Drawing has to be done in order, by one thread at a time. Filling may be done by several threads
 //! at the same time, since each has its own batch.
 
+use super::caught::{Stop, caught, no_batch};
 use super::collate::BatchPlace;
 use super::dataset::Dataset;
-use super::host::{Host, Stop, caught, no_batch};
 use super::plan::Plan;
 use super::sample::Sample;
 use super::sampler::{Indices, Sampler};
+use super::supply::Host;
 use std::ops::Range;
 use std::sync::Arc;
 use warpline_runtime::{Error, ErrorKind, Result};

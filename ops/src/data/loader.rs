@@ -8,12 +8,13 @@ use super::plan::{Ordered, Plan, Source};
 use super::sample::Sample;
 use super::sampler::{InOrder, Sampler, Shuffled};
 use super::sequential::Sequential;
+use super::supply::{Memory, lens_bytes};
 use crate::Shape;
 use futures::FutureExt;
 use std::fmt;
 use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
-use warpline_runtime::{Device, Error, ErrorKind, Result, Site, Stream};
+use warpline_runtime::{ByteSize, Device, Error, ErrorKind, Result, Site, Stream, pinned_len};
 
 /// A builder for [`Batches`], which sets their size, their order, the workers, the prefetching and
 /// the stream.
@@ -183,10 +184,12 @@ impl<S: Sample> Loader<S> {
     /// By default these are 2, or with several [`workers`](Self::workers) 2 for each.
     ///
     /// This keeps up to `batches` more batches in device memory, and `batches + 1` in pinned
-    /// memory. If `batches` is 5 or more and there is one worker, batches that take less than
-    /// 500 µs to read are handed over in groups, so that the consumer is woken less often. A group
-    /// holds at most a third of the pinned buffers. It delays a batch by at most 500 µs plus the
-    /// time to read one sample.
+    /// memory. [`build`](Self::build) fails if the device's
+    /// [`pinned_cap`](warpline_runtime::RuntimeBuilder::pinned_cap) can never hold these. An epoch
+    /// that finds less room, because other buffers take it, reads less far ahead. If `batches` is
+    /// 5 or more and there is one worker, batches that take less than 500 µs to read are handed
+    /// over in groups, so that the consumer is woken less often. A group holds at most a third of
+    /// the pinned buffers. It delays a batch by at most 500 µs plus the time to read one sample.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
         self
@@ -211,14 +214,18 @@ impl<S: Sample> Loader<S> {
 
     /// Returns the batches of epoch 0. [`Batches::epoch`] returns those of any other epoch.
     ///
+    /// The loader keeps pinned memory for one batch, or room for it, as long as it lives.
+    ///
     /// For a sequential dataset, this call opens it and reads one sample, to check that there is
     /// one, which is a little I/O on the calling thread. Nothing else runs until the batches are
     /// polled.
     ///
     /// # Errors
-    /// `InvalidArgument` if an option's number is 0, if options exclude each other, or if the
-    /// stream has a limit of ops in flight; `Data` if the dataset cannot be read or has no samples;
-    /// and the errors of creating a stream.
+    /// `InvalidArgument` if an option's number is 0, if options exclude each other, if the stream
+    /// has a limit of ops in flight, or if the pinned memory can never hold `prefetch` + 1
+    /// batches; `OutOfMemory` if there is no room for a batch beside the pinned memory that is
+    /// held; `Data` if the dataset cannot be read or has no samples; and the errors of creating a
+    /// stream.
     #[track_caller]
     pub fn build(self) -> Result<Batches<S>> {
         let site = Site::here(&"copy_to_device");
@@ -241,6 +248,9 @@ impl<S: Sample> Loader<S> {
             Some(stream) => stream.clone(),
             None => Device::current()?.stream().label("loader").build()?,
         };
+        self.check_cap(&stream, &lens_bytes::<S>(widths, self.batch_size), prefetch)?;
+        let memory = Memory::new(stream.device(), site, widths, self.batch_size);
+        let memory = memory.map_err(|error| refused_like(&error, "there is no pinned memory for a batch"))?;
         let plan = Plan {
             source,
             shapes,
@@ -255,6 +265,7 @@ impl<S: Sample> Loader<S> {
             site,
             loading: HostTrack::new("loading"),
             worker_tracks: (0..self.workers).map(|n| HostTrack::new(format!("loading {n}"))).collect(),
+            memory: Arc::new(memory),
         };
         Ok(Batches::new(Arc::new(plan), 0..1))
     }
@@ -284,6 +295,28 @@ impl<S: Sample> Loader<S> {
             )));
         }
         Ok(())
+    }
+
+    /// Returns an error if the pinned memory can never have as many batches as `prefetch` needs.
+    fn check_cap(&self, stream: &Stream, lens_bytes: &[usize], prefetch: usize) -> Result<()> {
+        let (device, batch) = (stream.device(), lens_bytes.iter().map(|&bytes| pinned_len(bytes)));
+        let (cap, batch) = (device.pinned_stats().cap_bytes, batch.fold(0usize, usize::saturating_add));
+        let (fit, needed) = (cap / batch.max(1), prefetch.saturating_add(1));
+        if needed <= fit {
+            return Ok(());
+        }
+        let advice = match fit {
+            0 | 1 => "lower batch_size, or raise pinned_cap".into(),
+            _ => format!("lower prefetch to {} or batch_size, or raise pinned_cap", fit - 1),
+        };
+        Err(refused(format!(
+            "with prefetch {prefetch} and {} workers it needs {needed} pinned batches of {}, and the pinned \
+             memory of {} is capped at {}, which is {fit} of them; {advice}",
+            self.workers,
+            ByteSize(batch),
+            device.id(),
+            ByteSize(cap)
+        )))
     }
 
     /// Returns an error if options exclude each other.
@@ -392,6 +425,16 @@ impl<S: Sample> Loader<S> {
             ));
         }
         Ok(source)
+    }
+}
+
+/// Returns the error of a loader that cannot be built because of `error`.
+fn refused_like(error: &Error, why: &str) -> Error {
+    match error.kind() {
+        ErrorKind::OutOfMemory => {
+            Error::new(ErrorKind::OutOfMemory, format!("a loader cannot be built: {why}: {error}"))
+        }
+        _ => error.clone(),
     }
 }
 

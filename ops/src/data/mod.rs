@@ -37,12 +37,12 @@
 mod ahead;
 mod batch;
 mod batches;
+mod caught;
 mod collate;
 #[cfg(feature = "csv")]
 mod csv;
 mod dataset;
 mod draws;
-mod host;
 mod in_memory;
 mod indexed;
 mod loader;
@@ -52,6 +52,7 @@ mod sample;
 mod sampler;
 mod sequential;
 mod shuffle;
+mod supply;
 mod workers;
 
 #[cfg(feature = "csv")]

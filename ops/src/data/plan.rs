@@ -2,13 +2,13 @@
 //! samples.
 
 use super::collate::Collate;
-use super::host::Host;
 use super::indexed::Indexed;
 use super::sample::Sample;
 use super::sequential::Sequential;
+use super::supply::Memory;
 use std::sync::Arc;
 use warpline_runtime::trace::HostTrack;
-use warpline_runtime::{Result, Site, Stream};
+use warpline_runtime::{Site, Stream};
 
 /// A dataset and the order of its samples.
 pub(super) type Ordered<S> = Source<Arc<Sequential<S>>, Arc<Indexed<S>>>;
@@ -38,15 +38,5 @@ pub(super) struct Plan<S: Sample> {
     pub(super) loading: HostTrack,
     /// A track for each of several workers.
     pub(super) worker_tracks: Vec<HostTrack>,
-}
-
-impl<S: Sample> Plan<S> {
-    /// Returns pinned memory for a full batch: `host`, unless that was truncated for the shorter
-    /// batch at an epoch's end.
-    pub(super) fn full_host(&self, host: Option<Host<S>>) -> Result<Host<S>> {
-        match host.filter(|host| host.rows() == self.batch_size) {
-            Some(host) => Ok(host),
-            None => Host::new(&self.stream.device(), self.widths, self.batch_size),
-        }
-    }
+    pub(super) memory: Arc<Memory<S>>,
 }

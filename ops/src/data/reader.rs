@@ -4,12 +4,13 @@
 //! after an error or the end. Several workers share an order of batches instead of a reader: see
 //! `workers.rs`.
 
+use super::caught::{Stop, caught};
 use super::collate::BatchPlace;
-use super::host::{Host, Stop, caught};
 use super::indexed::Order;
 use super::plan::{Plan, Source};
 use super::sample::Sample;
 use super::sequential::Passes;
+use super::supply::{Host, Supply};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,18 +30,18 @@ pub(super) struct Loaded<S: Sample> {
 }
 
 impl<S: Sample> Loaded<S> {
-    /// Reads a batch into `host`, or into new memory, by calling `fill`, and collates it.
+    /// Reads a batch into `supply` by calling `fill`, and collates it.
     ///
     /// `fill` returns the batch's place, or `None` at the end and if `stop` returned `true`.
     pub(super) fn read(
-        plan: &Plan<S>,
+        plan: &Arc<Plan<S>>,
         track: &HostTrack,
-        host: Option<Host<S>>,
+        supply: Supply<S>,
         stop: Stop<'_>,
         fill: impl FnOnce(&mut Host<S>) -> Result<Option<BatchPlace>>,
     ) -> Result<Self> {
         let began = Instant::now();
-        let mut host = plan.full_host(host)?;
+        let mut host = plan.memory.full_host(supply)?;
         let mut span = track.span("read");
         let mut place = fill(&mut host)?;
         if let (Some(place), Some(collate)) = (place, &plan.collate) {
@@ -61,28 +62,25 @@ impl<S: Sample> Loaded<S> {
 pub(super) struct Reader<S: Sample> {
     plan: Arc<Plan<S>>,
     rows: Source<Passes<S>, Order<S>>,
-    hosts: usize,
+    group: usize,
+    /// Memory that has not been read into.
+    supplies: Vec<Supply<S>>,
 }
 
 impl<S: Sample> Reader<S> {
-    pub(super) fn new(plan: Arc<Plan<S>>, epochs: Range<u64>) -> Self {
+    pub(super) fn new(plan: Arc<Plan<S>>, epochs: Range<u64>, supplies: Vec<Supply<S>>) -> Self {
         let rows = match &plan.source {
             Source::Sequential(source) => {
                 Source::Sequential(Passes::new(plan.clone(), source.clone(), epochs))
             }
             Source::Indexed(source) => Source::Indexed(Order::new(plan.clone(), source.clone(), epochs)),
         };
-        Reader { plan, rows, hosts: 0 }
+        Reader { plan, rows, group: supplies.len() / 3, supplies }
     }
 
-    /// Returns new pinned memory, or `None` if there may be no more.
-    pub(super) fn new_host(&mut self) -> Result<Option<Host<S>>> {
-        if self.hosts > self.plan.prefetch {
-            return Ok(None);
-        }
-        let host = self.plan.full_host(None)?;
-        self.hosts += 1;
-        Ok(Some(host))
+    /// Returns memory that has not been read into, or `None` if there is no more.
+    pub(super) fn next_supply(&mut self) -> Option<Supply<S>> {
+        self.supplies.pop()
     }
 
     /// Returns the number of quickly read batches to hand over together.
@@ -90,13 +88,13 @@ impl<S: Sample> Reader<S> {
     /// With as many more in the consumer's hands and as many on their way back, the reader does not
     /// run out of memory.
     pub(super) fn group(&self) -> usize {
-        self.plan.prefetch.saturating_add(1) / 3
+        self.group
     }
 
-    /// Reads a batch into `host`. Ends early if `stop` returns `true`.
-    pub(super) fn read(&mut self, host: Host<S>, stop: impl Fn() -> bool) -> Result<Loaded<S>> {
+    /// Reads a batch into `supply`. Ends early if `stop` returns `true`.
+    pub(super) fn read(&mut self, supply: Supply<S>, stop: impl Fn() -> bool) -> Result<Loaded<S>> {
         let Reader { plan, rows, .. } = self;
-        Loaded::read(plan, &plan.loading, Some(host), &stop, |host| match rows {
+        Loaded::read(plan, &plan.loading, supply, &stop, |host| match rows {
             Source::Sequential(passes) => passes.fill(host, &stop),
             Source::Indexed(order) => {
                 let Some(job) = order.next()? else { return Ok(None) };

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use warpline_runtime::{Buffer, Device, Element, Pending, Pinned, Result, Site, Stream};
+use warpline_runtime::{Buffer, Element, Pending, Pinned, PinnedRoom, Result, Site, Stream};
 
 /// The element types of a sample's fields: a tuple of one to six [`Element`] types.
 ///
@@ -53,9 +53,7 @@ pub trait Sample: sealed::Sealed + Send + Sync + 'static {
     fn widths(shapes: &Self::Shapes) -> Option<Self::Widths>;
 
     #[doc(hidden)]
-    fn host(device: &Device, widths: Self::Widths, rows: usize) -> Result<Self::Host>;
-    #[doc(hidden)]
-    fn host_rows(host: &Self::Host, widths: Self::Widths) -> usize;
+    fn host(room: &mut PinnedRoom, widths: Self::Widths, rows: usize) -> Result<Self::Host>;
     #[doc(hidden)]
     fn host_slots(host: &mut Self::Host, widths: Self::Widths, rows: Range<usize>) -> Self::Slots<'_>;
     /// Takes the first row off `rest`, in which there is one.
@@ -63,6 +61,9 @@ pub trait Sample: sealed::Sealed + Send + Sync + 'static {
     fn take_row<'a>(rest: &mut Self::Slots<'a>, widths: Self::Widths) -> Self::Slots<'a>;
     #[doc(hidden)]
     fn truncate(host: &mut Self::Host, widths: Self::Widths, rows: usize);
+    /// Undoes `truncate`.
+    #[doc(hidden)]
+    fn restore(host: &mut Self::Host);
 
     /// Enqueues a copy of each field, the first field first.
     #[doc(hidden)]
@@ -159,12 +160,8 @@ macro_rules! samples {
                 Some([$(shapes[$i].elements()?),+])
             }
 
-            fn host(device: &Device, widths: Self::Widths, rows: usize) -> Result<Self::Host> {
-                Ok(($(device.blocking_pinned::<$T>(rows * widths[$i])?,)+))
-            }
-
-            fn host_rows(host: &Self::Host, widths: Self::Widths) -> usize {
-                host.0.len() / widths[0]
+            fn host(room: &mut PinnedRoom, widths: Self::Widths, rows: usize) -> Result<Self::Host> {
+                Ok(($(room.make::<$T>(rows * widths[$i])?,)+))
             }
 
             #[inline]
@@ -179,6 +176,10 @@ macro_rules! samples {
 
             fn truncate(host: &mut Self::Host, widths: Self::Widths, rows: usize) {
                 $(host.$i.truncate(rows * widths[$i]);)+
+            }
+
+            fn restore(host: &mut Self::Host) {
+                $(host.$i.restore_len();)+
             }
 
             fn send(host: Self::Host, stream: &Stream, site: Site) -> Result<(Self::Buffers, Self::Copies)> {

@@ -1,11 +1,12 @@
 //! Reads a sequential dataset, epoch after epoch, through a shuffle buffer if there is one.
 
+use super::caught::{Stop, caught, no_batch};
 use super::collate::BatchPlace;
 use super::dataset::{Rows, SequentialDataset};
-use super::host::{Host, Stop, caught, no_batch};
 use super::plan::Plan;
 use super::sample::Sample;
 use super::shuffle::Shuffle;
+use super::supply::Host;
 use std::ops::Range;
 use std::sync::Arc;
 use warpline_runtime::Result;

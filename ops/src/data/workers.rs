@@ -12,8 +12,8 @@
 //!    starts a turn for returned memory, if fewer workers than allowed are busy. Both decide under
 //!    the lock of the state. So returned memory never lies unused while a worker could fill it, and
 //!    nothing waits on a blocking thread.
-//! 4. `prefetch + 1` pinned batches circulate, as with one reader. They alone limit how far ahead
-//!    the workers are.
+//! 4. Up to `prefetch + 1` pinned batches circulate, as with one reader (`supply.rs`). They alone
+//!    limit how far ahead the workers are.
 //! 5. After an error and at the end, no further job is taken. Jobs with lower numbers were taken
 //!    before, and finish. The consumer therefore gets all batches before the failed one, then the
 //!    error. If several jobs fail, it gets the error of the lowest number.
@@ -31,11 +31,11 @@
 //! lost.
 // Decision: docs/decisions/0056-workers-take-numbered-jobs.md
 
-use super::host::Host;
 use super::indexed::{Indexed, Job, Order};
 use super::plan::Plan;
 use super::reader::Loaded;
 use super::sample::Sample;
+use super::supply::{Host, Supply};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -64,9 +64,8 @@ struct Shared<S: Sample> {
 }
 
 struct State<S: Sample> {
-    spares: Vec<Host<S>>,
-    /// The number of pinned batches taken from the pool.
-    hosts: usize,
+    /// Memory that is there to be read into.
+    supplies: Vec<Supply<S>>,
     /// The numbers of the workers that have no turn.
     idle: Vec<usize>,
     /// The number of the next job.
@@ -87,14 +86,14 @@ impl<S: Sample> Workers<S> {
         indexed: &Arc<Indexed<S>>,
         epochs: Range<u64>,
         tokio: Handle,
+        supplies: Vec<Supply<S>>,
     ) -> Self {
         let shared = Arc::new(Shared {
             plan: plan.clone(),
             indexed: indexed.clone(),
             order: Mutex::new(Order::new(plan.clone(), indexed.clone(), epochs)),
             state: Mutex::new(State {
-                spares: Vec::new(),
-                hosts: 0,
+                supplies,
                 idle: (0..plan.workers).collect(),
                 next_job: 0,
                 finished: BTreeMap::new(),
@@ -124,7 +123,7 @@ impl<S: Sample> Workers<S> {
         if state.over {
             return;
         }
-        state.spares.push(host);
+        state.supplies.push(Supply::Memory(host));
         drop(state);
         self.start_turn();
     }
@@ -159,7 +158,7 @@ impl<S: Sample> Drop for Workers<S> {
         // Turns in progress may keep the state for as long as their current row takes.
         let mut state = self.shared.state.lock();
         state.over = true;
-        let unused = (std::mem::take(&mut state.spares), std::mem::take(&mut state.finished));
+        let unused = (std::mem::take(&mut state.supplies), std::mem::take(&mut state.finished));
         drop(state);
         drop(unused);
     }
@@ -174,32 +173,33 @@ struct Shift<S: Sample> {
 
 impl<S: Sample> Shift<S> {
     fn run(mut self) {
-        while let Some((number, job, host)) = self.next_job() {
-            let result = job.and_then(|job| self.read(&job, host));
+        while let Some((number, job, supply)) = self.next_job() {
+            let result = job.and_then(|job| self.read(&job, supply));
             self.file(number, result);
         }
     }
 
-    /// Takes the next job, or ends the turn. Returns no memory if the worker has to allocate it.
-    fn next_job(&mut self) -> Option<(u64, Result<Job>, Option<Host<S>>)> {
+    /// Takes the next job, and memory for it, or ends the turn.
+    fn next_job(&mut self) -> Option<(u64, Result<Job>, Supply<S>)> {
         let mut order = self.shared.order.lock();
         let mut state = self.shared.state.lock();
-        let room = !state.spares.is_empty() || state.hosts <= self.shared.plan.prefetch;
-        if room && !state.over {
-            let host = state.spares.pop();
-            state.hosts += usize::from(host.is_none());
+        if !state.over
+            && let Some(supply) = state.supplies.pop()
+        {
             drop(state);
             let job = order.next().transpose();
             state = self.shared.state.lock();
             if let Some(job) = job.filter(|_| !state.over) {
                 state.over = job.is_err();
                 state.next_job += 1;
-                return Some((state.next_job - 1, job, host));
+                return Some((state.next_job - 1, job, supply));
             }
             // All pinned memory is back in its pool before the consumer sees the end, so that the
             // next epoch finds it there.
-            drop(host);
-            state.spares.clear();
+            let unused = std::mem::take(&mut state.supplies);
+            drop(state);
+            drop((supply, unused));
+            state = self.shared.state.lock();
             state.over = true;
         }
         state.idle.extend(self.worker.take());
@@ -210,11 +210,11 @@ impl<S: Sample> Shift<S> {
         None
     }
 
-    fn read(&self, job: &Job, host: Option<Host<S>>) -> Result<Loaded<S>> {
+    fn read(&self, job: &Job, supply: Supply<S>) -> Result<Loaded<S>> {
         let Shared { plan, indexed, unwanted, .. } = &*self.shared;
         let track = &plan.worker_tracks[self.worker.expect("the turn has not ended")];
         let stop = || unwanted.load(Ordering::Relaxed);
-        Loaded::read(plan, track, host, &stop, |host| {
+        Loaded::read(plan, track, supply, &stop, |host| {
             Ok(indexed.fill(job, host, &stop)?.then_some(job.place))
         })
     }

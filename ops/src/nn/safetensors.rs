@@ -108,8 +108,9 @@ fn header(site: Site, tensors: Vec<(String, TensorInfo)>) -> Result<Vec<u8>> {
 /// - `Shape` and `DTypeMismatch` if a tensor differs from the module's. Nothing is converted: bring
 ///   the module to the file's type first, with [`Module::to`].
 ///
-/// Also the errors of [`Stream::write`](warpline_runtime::Stream::write), which may leave a part of
-/// the tensors unwritten. `OutOfMemory` is among them, if the pool of pinned memory is at its cap.
+/// Also the errors of [`Stream::write`](warpline_runtime::Stream::write), which may leave a part
+/// of the tensors unwritten. `OutOfMemory` is among them, if the pinned memory that is held leaves
+/// no room.
 #[track_caller]
 pub fn load_safetensors(module: &dyn Module, bytes: &[u8]) -> Pending<()> {
     let site = Site::here(&"load_safetensors");

@@ -127,7 +127,7 @@ impl Tensor {
     ///
     /// # Errors
     /// In the `Pending`: `Shape` if `shape` does not have as many elements; `OutOfMemory` if the
-    /// device has no memory or the pinned pool is at its cap.
+    /// device has no memory, or the pinned memory that is held leaves no room.
     #[track_caller]
     pub fn from_host<T: TensorElement>(
         host: &[T],

@@ -392,9 +392,9 @@ pub trait TensorOps: TensorOperand {
     ///
     /// # Errors
     /// The errors of every op; `DeviceMismatch` if the tensor is not on `cpu:0`; `OutOfMemory` if
-    /// the pool is at its cap; `Reentrant` in a host function, and in a task with
-    /// [`SyncMode::Error`](warpline_runtime::SyncMode::Error), even if the pool has cached memory;
-    /// the errors of opening a CUDA device, except `NoSuchDevice`.
+    /// the pinned memory that is held leaves no room; `Reentrant` in a host function, and in a
+    /// task with [`SyncMode::Error`](warpline_runtime::SyncMode::Error), even if the pool has
+    /// cached memory; the errors of opening a CUDA device, except `NoSuchDevice`.
     ///
     /// # Examples
     /// ```
@@ -512,8 +512,9 @@ pub trait TensorOps: TensorOperand {
     /// Reads the elements back to the host, in row-major order.
     ///
     /// On a CUDA device they pass through page-locked memory of the device's pool. If none is
-    /// cached, another thread allocates some before the copy. The error is `OutOfMemory` if the
-    /// pool is at its cap (`RuntimeBuilder::pinned_cap`), or if the machine has no memory.
+    /// cached, another thread allocates some before the copy, or the copy waits for earlier ones.
+    /// The error is `OutOfMemory` if the pinned memory that is held leaves no room, or if the
+    /// machine has no memory.
     #[track_caller]
     fn to_vec<T: TensorElement>(self) -> Pending<Vec<T>> {
         let x = held!(self);

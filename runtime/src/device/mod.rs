@@ -1,6 +1,9 @@
 //! Devices, which own memory and streams.
 
 mod pinned;
+mod pinned_room;
+
+pub use pinned_room::PinnedRoom;
 
 use crate::generator::Generator;
 use crate::shared::{Device, Stream, StreamCore};
@@ -170,7 +173,9 @@ impl Device {
         if warpline_driver::process::is_forked() {
             return PinnedStats::default();
         }
-        self.shared().pinned.stats()
+        let device = self.shared();
+        let reserve_bytes = device.pinned_reserve.stats().reserved_bytes;
+        PinnedStats { reserve_bytes, ..device.pinned.stats() }
     }
 
     /// Returns the segments and blocks of the device memory, with the state of each block and the
@@ -204,7 +209,10 @@ impl Device {
             device.memory.snapshot(|used| device.runtime.is_finished(used))
         };
         let stats = MemoryStats { is_lost: self.fault().is_some(), ..stats };
-        MemorySnapshot { device: device.id, stats, pinned: self.pinned_stats(), segments, waiters }
+        let is_forked = warpline_driver::process::is_forked();
+        let pinned_waiters = if is_forked { None } else { device.pinned.waiters() };
+        let pinned = self.pinned_stats();
+        MemorySnapshot { device: device.id, stats, pinned, pinned_waiters, segments, waiters }
     }
 
     /// Returns true if a tensor is copied also to the device that it is on
@@ -268,7 +276,7 @@ impl Device {
             return 0;
         }
         let device = self.shared().memory.empty_cache(|used| self.shared().runtime.is_finished(used));
-        device + self.shared().pinned.empty()
+        device + self.shared().pinned.empty() + self.shared().pinned_reserve.empty()
     }
 
     /// Returns true if ops of this device run only when a `Pending` is polled, one at a time, as

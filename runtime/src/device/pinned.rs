@@ -1,11 +1,12 @@
 //! Page-locked host memory of a device.
 
 use crate::background;
-use crate::memory::Pinned;
+use crate::memory::{Pinned, Preparing};
 use crate::order::Site;
-use crate::shared::Device;
+use crate::shared::{Device, pinned_bytes, pinned_bytes_blocking, pinned_bytes_now};
+use std::future::Future;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Element, Error, ErrorKind, Result, reentry};
+use warpline_driver::{Element, Error, ErrorKind, Result};
 
 impl Device {
     /// Returns page-locked host memory for `len` elements, from the device's pool. Its contents are
@@ -14,34 +15,52 @@ impl Device {
     /// If the pool has to grow, that can take milliseconds. It happens on a thread of the runtime,
     /// so it does not block the executor.
     ///
+    /// # At the cap
+    /// Requests wait for what copies in flight give back by themselves, and are granted it in the
+    /// order of their calls. Buffers that handles hold are no reason to wait, even if they are in
+    /// a copy whose `Pending` will return them. So a request that does not fit beside them is
+    /// refused at once. Otherwise two tasks could wait for each other for ever. The same holds for
+    /// copies behind a host function, foreign work or a closed gate.
+    ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: memory that is already being allocated for it goes to the
-    /// pool.
+    /// Dropping the future loses nothing: it leaves the queue, and memory that is already being
+    /// allocated for it goes to the pool.
     ///
     /// # Errors
-    /// `OutOfMemory` if the pool is at its cap or the driver has no memory; `Driver` if the driver
-    /// refuses; `Reentrant` in a host function; the device's fault once it has failed; `ShutDown`.
-    pub async fn pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
-        let device = self.shared();
-        let len_bytes = host_bytes::<T>(len)?;
-        device.ensure_open()?;
-        let bytes = match device.pinned.try_take(len_bytes) {
-            Some(bytes) => bytes,
-            None if reentry::holds_a_device() => return Err(reentry::refused(&"pinned")),
-            None if !device.runs_in_turns => {
-                let device = device.clone();
-                background::run_pinning(device.id, move || device.pinned_bytes(len_bytes)).await?
+    /// `OutOfMemory` if it does not fit beside what is held, or the driver has no memory; `Driver`
+    /// if the driver refuses; `Reentrant` in a host function; the device's fault once it has
+    /// failed; `ShutDown`.
+    #[track_caller]
+    pub fn pinned<T: Element>(
+        &self,
+        len: usize,
+    ) -> impl Future<Output = Result<Pinned<T>>> + Send + use<'_, T> {
+        let site = Site::here(&"pinned");
+        async move {
+            let device = self.shared();
+            let len_bytes = host_bytes::<T>(len)?;
+            let mut bytes = pinned_bytes(device, site, len_bytes).await?;
+            if !device.zero_on_free || len_bytes <= ZEROED_AT_ONCE_BYTES || device.runs_in_turns {
+                let pinned = Pinned::new(bytes, len);
+                return Ok(if device.zero_on_free { zeroed(pinned) } else { pinned });
             }
-            None => device.pinned_bytes(len_bytes)?,
-        };
-        let pinned = Pinned::new(bytes, len);
-        if !device.zero_on_free {
-            Ok(pinned)
-        } else if len_bytes > ZEROED_AT_ONCE_BYTES && !device.runs_in_turns {
-            Ok(background::run(move || zeroed(pinned)).await)
-        } else {
-            Ok(zeroed(pinned))
+            let preparing = Preparing::new(&device.pinned);
+            bytes.will_return(preparing.returns());
+            let bytes = background::run(move || zeroed(Pinned::<T>::new(bytes, len)).into_bytes()).await;
+            Ok(Pinned::new(preparing.over(bytes), len))
         }
+    }
+
+    /// Like [`pinned`](Self::pinned), but does not wait for copies in flight, nor behind others
+    /// that wait. If the pool has to grow, the calling thread allocates.
+    ///
+    /// # Errors
+    /// The errors of [`pinned`](Self::pinned); also `OutOfMemory` if it would have to wait.
+    #[track_caller]
+    pub fn try_pinned<T: Element>(&self, len: usize) -> Result<Pinned<T>> {
+        let (device, site) = (self.shared(), Site::here(&"try_pinned"));
+        let pinned = Pinned::new(pinned_bytes_now(device, site, host_bytes::<T>(len)?)?, len);
+        Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }
 
     /// Page-locks existing memory, so that copies from it are asynchronous, like copies from
@@ -80,11 +99,12 @@ impl Device {
     pub fn pin<T: Element>(&self, mut elements: Vec<T>) -> Result<Pinned<T>> {
         let device = self.shared();
         let pinned =
-            device.ensure_open().and_then(|()| device.with_pinned(|pool| pool.register(&mut elements)));
+            device.ensure_open().and_then(|()| device.with_pinned(|| device.pinned.register(&mut elements)));
         pinned.map_err(|error| error.with(Box::new(elements)))
     }
 
-    /// Like [`pinned`](Self::pinned), but allocates on the calling thread.
+    /// Like [`pinned`](Self::pinned), but allocates and waits on the calling thread. A waker does
+    /// not wait: its request is refused.
     ///
     /// # Errors
     /// Returns the errors of [`pinned`](Self::pinned); `Reentrant` in a task with
@@ -108,7 +128,8 @@ impl Device {
         let device = self.shared();
         device.ensure_open()?;
         device.runtime.sync.may_block(site, instead)?;
-        let pinned = Pinned::new(device.pinned_bytes(host_bytes::<T>(len)?)?, len);
+        let bytes = pinned_bytes_blocking(device, &device.pinned, None, site, host_bytes::<T>(len)?)?;
+        let pinned = Pinned::new(bytes, len);
         Ok(if device.zero_on_free { zeroed(pinned) } else { pinned })
     }
 }

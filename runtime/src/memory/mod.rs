@@ -24,8 +24,11 @@ mod zones;
 
 pub(crate) use device_memory::{DeviceMemory, wake_all};
 pub(crate) use limit::MemoryLimit;
-pub(crate) use pinned::{HostEnd, PinnedBytes, PinnedPool, Promise};
-pub use pinned::{Pinned, PinnedStats};
+pub(crate) use pinned::{
+    Asker, Claim, EndOfRead, HostEnd, HostGrant, InFlight, PinnedBytes, PinnedPool, Preparing, Promise,
+    Promises, Purpose, Want,
+};
+pub use pinned::{Pinned, PinnedStats, pinned_len};
 pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
 pub(crate) use queue::SharedOrder;
 pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryWaiters};

@@ -2,8 +2,7 @@
 //!
 //! Getting such memory from the driver takes milliseconds, and takes RAM from the whole machine. So
 //! blocks are kept when they are dropped, up to a cap. Lengths are powers of two from 4 KiB to 1
-//! MiB. Above that they are multiples of 1 MiB, because a power of two would waste up to half. A
-//! cached block may serve a request up to a fifth smaller.
+//! MiB. Above that they are multiples of 1 MiB, because a power of two would waste up to half.
 //!
 //! # Who owns a block when
 //! The pool owns a block while it is cached, and a [`PinnedBytes`] while it is in use. A copy in
@@ -29,19 +28,23 @@
 //! every context of the process. A CPU device reads and writes any memory. A copy gets its address
 //! as a [`HostEnd`], which [`PinnedBytes::end_for`] makes, and [`HostEnd::for_cpu`].
 
+mod in_flight;
 mod pool;
+mod waits;
 
 use crate::background;
+pub(crate) use in_flight::{Claim, EndOfRead, InFlight, Preparing, Purpose, Return};
 use parking_lot::Mutex;
-pub use pool::PinnedStats;
 use pool::{ALIGN_BYTES, HostBlock};
-pub(crate) use pool::{DEFAULT_CAP_BYTES, PinnedPool, Promise};
+pub(crate) use pool::{DEFAULT_CAP_BYTES, PinnedPool, Promise, Promises};
+pub use pool::{PinnedStats, pinned_len};
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+pub(crate) use waits::{Asker, Grant as HostGrant, Want};
 use warpline_driver::internal::{ErrorParts, Given};
 use warpline_driver::{DeviceId, Driver, Element, Error};
 
@@ -61,9 +64,10 @@ pub(crate) struct PinnedBytes {
     len_bytes: usize,
     /// The element type of the [`Pinned`] that it was, with that type's name and the length.
     elements: Option<(TypeId, &'static str, usize)>,
-    /// The owner of the memory if it is not the pool's: registered with the driver, and dropped
-    /// with this.
-    owner: Option<Box<dyn Any + Send>>,
+    /// The owner of the memory if it is not the pool's.
+    owner: Option<Owner>,
+    /// Its return, if it returns by itself.
+    returns: Option<Arc<Return>>,
     pool: Arc<PinnedPool>,
 }
 
@@ -98,10 +102,30 @@ impl PinnedBytes {
         serves.then_some(HostEnd(self.ptr.as_ptr() as u64))
     }
 
+    /// Returns the elements of memory from [`Pinned::into_bytes`].
+    ///
+    /// # Panics
+    /// If their type is another.
+    pub(crate) fn elements<T: Element>(&self) -> &[T] {
+        let Some((element, name, len)) = self.elements else { panic!("memory without elements") };
+        assert_eq!(element, TypeId::of::<T>(), "the elements are {name}");
+        // SAFETY: as in `Pinned::deref`: the `Pinned` that this was had this type and length.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast().as_ptr(), len) }
+    }
+
     /// Returns the device from whose pool it came, or that page-locked it.
     pub(crate) fn locked_by(&self) -> DeviceId {
         self.pool.driver.id()
     }
+}
+
+/// An owner of memory that is not a pool's. It is dropped with the [`PinnedBytes`].
+pub(super) enum Owner {
+    /// Its memory is registered with the driver.
+    Registered(Box<dyn Any + Send>),
+    Ordinary {
+        _memory: Vec<u128>,
+    },
 }
 
 /// Unregisters the page-locked memory of another owner, and drops the owner.
@@ -119,12 +143,12 @@ impl Drop for PinnedBytes {
             std::mem::forget(self.owner.take());
             return;
         }
-        if let Some(owner) = self.owner.take() {
+        if let Some(Owner::Registered(owner)) = self.owner.take() {
             let (driver, block) = (self.pool.driver.clone(), HostBlock(self.ptr));
             background::run_where_it_may_block(move || unregister(&*driver, block, owner));
         }
         if self.block_len > 0 {
-            self.pool.take_back(HostBlock(self.ptr), self.block_len);
+            self.pool.take_back(HostBlock(self.ptr), self.block_len, self.returns.as_deref());
         }
     }
 }
@@ -208,6 +232,14 @@ impl<T: Element> Pinned<T> {
         self.len = self.len.min(len);
     }
 
+    /// Lengthens a buffer that was [truncated](Self::truncate) to as many elements as fit into the
+    /// memory that was asked for. The contents of those at the end are unspecified.
+    pub fn restore_len(&mut self) {
+        if let Some(len) = self.bytes.len_bytes.checked_div(size_of::<T>()) {
+            self.len = len;
+        }
+    }
+
     /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
@@ -263,3 +295,5 @@ impl<T: Element> fmt::Debug for Pinned<T> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waits_oracle;

@@ -30,6 +30,8 @@ pub struct MemorySnapshot {
     pub stats: MemoryStats,
     /// The statistics of the pinned host memory.
     pub pinned: PinnedStats,
+    /// The requests that wait for pinned memory.
+    pub pinned_waiters: Option<MemoryWaiters>,
     /// The segments, by address. Memory that another owner lends is not among them.
     pub segments: Vec<MemorySegment>,
     /// The requests that wait for device memory; `None` if none does.
@@ -206,6 +208,7 @@ mod tests {
             device: DeviceId::Cpu(1),
             stats: MemoryStats { allocated_bytes: 512, limit_bytes: Some(9999), ..MemoryStats::default() },
             pinned: PinnedStats::default(),
+            pinned_waiters: None,
             segments: vec![MemorySegment { address: 4096, len_bytes: 2048, blocks }],
             waiters: None,
         };

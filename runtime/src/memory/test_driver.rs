@@ -120,5 +120,10 @@ unsafe impl Driver for TestDriver {
         state.host_bytes -= len_bytes;
     }
 
+    fn runs_in_turns(&self) -> bool {
+        // Nothing here runs on other threads.
+        true
+    }
+
     fn shut_down(&self) {}
 }

@@ -251,6 +251,9 @@ impl RuntimeBuilder {
     }
 
     /// Limits the pinned host memory, in bytes, that each device holds. 4 GiB by default.
+    ///
+    /// Copies of at most 64 KiB may use 1 MiB more. At the cap, requests wait as
+    /// [`Device::pinned`](crate::Device::pinned) says.
     pub fn pinned_cap(mut self, bytes: usize) -> Self {
         self.memory.pinned_cap_bytes = bytes;
         self

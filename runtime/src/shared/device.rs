@@ -5,7 +5,7 @@ use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream};
 use crate::generator::Generator;
 use crate::health::Reported;
-use crate::memory::{DeviceMemory, MemoryOptions, PinnedBytes, PinnedPool, Zones};
+use crate::memory::{DeviceMemory, MemoryOptions, PinnedPool, Zones};
 use crate::order::Use;
 use parking_lot::Mutex;
 use std::fmt;
@@ -30,6 +30,8 @@ pub(crate) struct DeviceShared {
     pub(crate) reported: Arc<Reported>,
     pub(crate) memory: DeviceMemory,
     pub(crate) pinned: Arc<PinnedPool>,
+    /// Page-locked memory for short copies alone, so that they do not wait for long ones.
+    pub(crate) pinned_reserve: Arc<PinnedPool>,
     /// True if markers have to be written for tickets to complete.
     pub(crate) signalled: bool,
     pub(crate) runs_in_turns: bool,
@@ -79,6 +81,7 @@ impl DeviceShared {
             runtime,
             memory: DeviceMemory::new(driver.clone(), limit, zones),
             pinned: PinnedPool::new(driver.clone(), options.pinned_cap_bytes),
+            pinned_reserve: PinnedPool::reserve(driver.clone(), PINNED_RESERVE_BYTES),
             signalled: driver.completion() == Completion::Signalled,
             runs_in_turns: driver.runs_in_turns(),
             launches_block: blocks_launches(driver.id()),
@@ -161,18 +164,13 @@ impl DeviceShared {
         }
     }
 
-    /// Returns page-locked memory from the pool.
-    pub(crate) fn pinned_bytes(&self, len_bytes: usize) -> Result<PinnedBytes> {
-        self.with_pinned(|pool| pool.take(len_bytes))
-    }
-
-    /// Returns what `f` gets from the pool. If the driver refuses and the device has failed or
+    /// Returns what `f` gets from the driver. If the driver refuses and the device has failed or
     /// closed, returns the device's error.
-    pub(crate) fn with_pinned<T>(&self, f: impl FnOnce(&Arc<PinnedPool>) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_pinned<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         if process::is_forked() {
             return Err(process::forked());
         }
-        f(&self.pinned).map_err(|error| match error.kind() {
+        f().map_err(|error| match error.kind() {
             ErrorKind::Driver => self.ensure_open().err().unwrap_or(error),
             _ => error,
         })
@@ -226,6 +224,12 @@ impl DeviceShared {
         self.default_stream.lock().take()
     }
 }
+
+/// The cap of the page-locked memory that is for short copies alone: sixteen of the longest.
+const PINNED_RESERVE_BYTES: usize = 1 << 20;
+
+/// The most bytes of a copy that may use that memory.
+pub(crate) const SHORT_COPY_BYTES: usize = 64 << 10;
 
 impl Drop for DeviceShared {
     fn drop(&mut self) {

@@ -14,6 +14,7 @@ mod operand;
 mod out_of_memory;
 mod owned;
 pub(crate) mod panics;
+mod pinned_waits;
 mod runtime;
 pub(crate) mod stream;
 
@@ -22,12 +23,15 @@ pub(crate) use capture::{Capture, CaptureToken, Capturing, GraphPool, Recorded, 
 #[cfg(feature = "test-util")]
 pub(crate) use closed_gates::ClosedGate;
 pub use device::Device;
-pub(crate) use device::DeviceShared;
+pub(crate) use device::{DeviceShared, SHORT_COPY_BYTES};
 pub(crate) use host_code::HostCode;
 pub(crate) use memory_waits::{Short, await_memory, wait_for_memory};
 pub use operand::{Elements, IntoOperand, Operand};
 pub(crate) use out_of_memory::unserved;
 pub(crate) use owned::{OwnedOperand, Tracked};
+pub(crate) use pinned_waits::{
+    make_way, pinned_bytes, pinned_bytes_blocking, pinned_bytes_now, pinned_room, pinned_room_now,
+};
 pub(crate) use runtime::{Observer, RuntimeShared};
 pub use stream::Stream;
 pub(crate) use stream::{Effect, Place, Reach, Request, Snapshot, StreamCore, Terms};

@@ -7,11 +7,11 @@ use crate::background;
 use crate::health::Reported;
 use crate::order::{Conflict, Named, Observed, OrderMode, Site, StreamId, Use};
 use crate::shared::panics::Panics;
-use crate::shared::{Device, StreamCore};
+use crate::shared::{Device, DeviceShared, StreamCore};
 use crate::sync_mode::{SyncCheck, SyncMode};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use warpline_driver::timeline::Timeline;
@@ -34,6 +34,8 @@ pub(crate) struct RuntimeShared {
     pub(crate) health: Reported,
     pub(crate) closed_gates: Arc<ClosedGates>,
     pub(crate) host_code: HostCodes,
+    /// Jobs for the next turns of devices that run in turns.
+    put_off: Mutex<VecDeque<Job>>,
     /// Opens a device of the runtime, or returns `None` if the runtime was dropped.
     opener: OnceLock<Box<Opener>>,
     /// The program's function that is called when a device has no memory.
@@ -46,6 +48,8 @@ pub(crate) struct RuntimeShared {
 
 /// The program's function that is called when a device has no memory.
 pub(crate) type Observer = dyn Fn(&Device, &OutOfMemory) + Send + Sync;
+
+type Job = Box<dyn FnOnce() + Send>;
 
 pub(crate) type Opener = dyn Fn(DeviceId) -> Option<Result<Device>> + Send + Sync;
 
@@ -71,6 +75,7 @@ impl RuntimeShared {
             health: Reported::default(),
             closed_gates: Arc::default(),
             host_code: HostCodes::default(),
+            put_off: Mutex::default(),
             opener: OnceLock::new(),
             out_of_memory_observer: OnceLock::new(),
             in_turns: RwLock::default(),
@@ -109,6 +114,27 @@ impl RuntimeShared {
         }));
     }
 
+    /// Calls `f` where it may page-lock memory for `device` and submit the work that waited for
+    /// it: on the device's `warpline-pin`, or in the next turn of a device that runs in turns.
+    pub(crate) fn when_it_may_submit(&self, device: &DeviceShared, f: impl FnOnce() + Send + 'static) {
+        if !device.runs_in_turns {
+            return background::pin(device.id, f);
+        }
+        self.put_off.lock().push_back(Box::new(f));
+        if self.is_shut_down() {
+            return self.run_what_was_put_off();
+        }
+        device.driver.after_submit();
+    }
+
+    /// Has another thread run what was put off until the next turn, because none may come.
+    fn run_what_was_put_off(&self) {
+        let jobs = std::mem::take(&mut *self.put_off.lock());
+        if !jobs.is_empty() {
+            background::detach(move || jobs.into_iter().for_each(|job| job()));
+        }
+    }
+
     /// Runs at most one piece of work of the devices that run in turns. Returns true if it ran one.
     #[inline]
     pub(crate) fn turn(&self) -> bool {
@@ -117,6 +143,17 @@ impl RuntimeShared {
 
     #[cold]
     fn turn_now(&self) -> bool {
+        // Looked at again at the end: a job may be put off between the two looks, and its thread
+        // wakes only pollers that found nothing.
+        self.run_one_that_was_put_off() || self.turn_of_a_driver() || self.run_one_that_was_put_off()
+    }
+
+    fn run_one_that_was_put_off(&self) -> bool {
+        let job = self.put_off.lock().pop_front();
+        job.map(|job| job()).is_some()
+    }
+
+    fn turn_of_a_driver(&self) -> bool {
         let drivers: SmallVec<[_; 1]> = self.in_turns.read().iter().filter_map(Weak::upgrade).collect();
         drivers.iter().any(|driver| driver.turn())
     }
@@ -202,6 +239,31 @@ impl RuntimeShared {
         })?
     }
 
+    /// Returns the host code that an unfinished copy depends on, if there is any, or the failure
+    /// that it does not survive. The ticket is 0 if the copy is being enqueued. Called under the
+    /// locks of a stream and of a pool of page-locked memory.
+    pub(crate) fn host_code_before_copy(&self, copy: Use) -> Option<String> {
+        let timeline = self.timeline(copy.stream)?;
+        if copy.ticket > 0 && timeline.reached(copy.ticket) {
+            return None;
+        }
+        self.with_stream(copy.stream, |core| {
+            // Memory of copies in flight may stay with a device that has failed.
+            let fault = core.device.health.fault();
+            if fault.is_none() && timeline.is_abandoned() {
+                return None;
+            }
+            let ticket = if copy.ticket == 0 { core.issued() + 1 } else { copy.ticket };
+            if let Some(fault) = core.fault() {
+                return Some(fault.to_string());
+            }
+            // Other than a use of device memory, it does not wait for the driver to page-lock any.
+            let shares_queues = core.device.signalled;
+            let dependent = Dependent { at: core.position(ticket), shares_queues, has_backlog: false };
+            self.host_code.before(&dependent, |code| core.knows(code)).map(|code| code.to_string())
+        })?
+    }
+
     /// Returns whether an unfinished use ends without code of the host.
     pub(crate) fn ends_by_itself(&self, used: Use) -> bool {
         let has_failed = self.with_stream(used.stream, |core| core.fault().is_some());
@@ -236,6 +298,7 @@ impl RuntimeShared {
         // In a fixed order, since a seed has to give the same one each time.
         streams.sort_unstable_by_key(|stream| stream.id.number());
         streams.iter().for_each(|stream| stream.progress.timeline.wake_all());
+        self.run_what_was_put_off();
     }
 
     /// Waits until every call that was accepted before the shutdown has enqueued its work. A call
@@ -261,7 +324,7 @@ impl RuntimeShared {
     #[cfg(feature = "test-util")]
     pub(crate) fn other_threads_have_work(&self) -> bool {
         let has_work = |stream: &Arc<StreamCore>| match stream.device.runs_in_turns {
-            true => stream.state.lock().has_backlog(),
+            true => stream.state.lock().waits_for_another_backend(),
             false => {
                 // Detached work may have no marker yet.
                 stream.want_marker(stream.issued());

@@ -9,17 +9,17 @@
 // Decision: docs/decisions/0023-unpinned-buffers-are-refused.md
 
 use super::rows::{device_copy, host_copy};
-use super::staged::{Slot, StagingMemory, can_hold_back, host_end};
+use super::staged::{Slot, Staged, StagingMemory, can_hold_back, host_end};
 use super::{At, error};
 use crate::buffer::Buffer;
-use crate::memory::{HostEnd, Pinned, PinnedBytes};
+use crate::memory::{Claim, EndOfRead, HostEnd, Pinned, PinnedBytes, Purpose};
 use crate::order::{AccessMode, OrderMode, Site};
 use crate::pending::Pending;
-use crate::shared::{DeviceShared, Place, Reach, Request, Stream, unserved};
+use crate::shared::{DeviceShared, Place, Reach, Request, Stream};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result, reentry};
+use warpline_driver::{Command, CopyKind, DeviceId, Element, Error, ErrorKind, Result};
 
 impl Stream {
     /// Allocates device memory on this stream and copies `host` into it.
@@ -58,12 +58,22 @@ impl Stream {
     fn copy_in<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: Pinned<T>) -> Pending<Pinned<T>> {
         let end = host_end(self.core(), site, host.bytes());
         let same_len = self.same_len(site, host.len(), buffer.len());
-        let mut slot: Slot = Arc::new(Mutex::new(Some(host.into_bytes())));
+        let slot = self.slot(Purpose::Buffer);
+        slot.fill(host.into_bytes());
         let operands = [buffer.operand(AccessMode::Write)];
         let request = Request::new("copy", site, &operands).keeping(slot.clone());
         let place = self.enqueue_at(request, same_len.and(end), to_device(buffer));
-        let place = place.map_err(|error| with_contents(error, &mut slot));
-        Pending::later(self.core(), place, move || Ok(take(&slot)))
+        let place = place.map_err(|error| match Arc::strong_count(&slot) {
+            1 => error.with(Box::new(slot.take().expect("it was put there"))),
+            // With launch blocking, the fault of a copy that was accepted and may still be running
+            // is an error of the call too.
+            _ => error,
+        });
+        if let Ok(place) = &place {
+            slot.enqueued(place.ticket);
+        }
+        let claim = Claim::to(slot);
+        Pending::later(self.core(), place, move || Ok(take(&claim.redeem())))
     }
 
     /// Copies a shared pinned buffer, for instance to several devices. A pinned buffer of a CUDA
@@ -85,12 +95,14 @@ impl Stream {
     /// Copies `buffer` into pinned memory, which the `Pending` yields once it is filled.
     ///
     /// If the pool has no such memory, the call does not wait for it: a thread of the runtime
-    /// allocates it, and then submits this copy and later work on the stream to the driver. On a
-    /// [borrowed](crate::StreamBuilder::borrow_raw) stream the call allocates the memory itself.
+    /// allocates it, and then submits this copy and later work on the stream to the driver. At the
+    /// pool's cap the copy waits like a request of [`Device::pinned`](crate::Device::pinned). On a
+    /// [borrowed](crate::StreamBuilder::borrow_raw) stream and in a capture the call itself waits
+    /// and allocates.
     ///
     /// # Errors
-    /// In the `Pending`: `OutOfMemory` if the pinned pool is at its cap or the driver has no
-    /// memory; the errors of any op, as in [`launch`](Self::launch).
+    /// In the `Pending`: `OutOfMemory` if the memory does not fit beside the pinned memory that is
+    /// held, or the driver has none; the errors of any op, as in [`launch`](Self::launch).
     #[track_caller]
     pub fn copy_to_host<T: Element>(&self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
         self.at(Site::here(&"copy_to_host")).copy_to_host(buffer)
@@ -120,18 +132,24 @@ impl Stream {
         self.at(Site::here(&"read_one")).read_one(buffer)
     }
 
-    /// Copies `buffer` into pinned memory, which is in the slot when the copy has finished.
-    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>) -> Result<(Place, Slot)> {
-        let memory = self.staging_memory(site, buffer.len_bytes())?;
-        let (len, slot) = (buffer.len(), Slot::default());
+    /// Copies `buffer` into pinned memory, which is in `slot` when the copy has finished.
+    fn copy_out<T: Element>(&self, site: Site, buffer: &Buffer<T>, slot: &Slot) -> Result<Place> {
+        let len_bytes = buffer.len_bytes();
+        let from = self.staging_memory(site, len_bytes, slot, false)?;
         let operands = [buffer.operand(AccessMode::Read)];
-        let request = Request::new("copy", site, &operands).keeping(slot.clone());
-        let mine = slot.clone();
-        let fill = move |bytes| *mine.lock() = Some(Pinned::<T>::new(bytes, len).into_bytes());
-        let place = self.enqueue_staged(request, memory, fill, |host| {
+        let request = Request::new("copy", site, &operands);
+        let request = if slot.is_passage() {
+            from.pool.note_read(slot);
+            request.keeping(Arc::new(EndOfRead(slot.clone())))
+        } else {
+            request.keeping(slot.clone())
+        };
+        let len = buffer.len();
+        let fill = move |slot: &Slot, bytes| slot.fill(Pinned::<T>::new(bytes, len).into_bytes());
+        let staged = Staged { slot: slot.clone(), len_bytes, fill };
+        self.enqueue_staged(request, from, staged, |host| {
             Command::Copy(host_copy(CopyKind::DeviceToHost, host, buffer))
-        })?;
-        Ok((place, slot))
+        })
     }
 
     /// Copies a pageable slice into `buffer`. The call copies the slice to other host memory before
@@ -196,7 +214,8 @@ impl Stream {
         let guard = kept.lock();
         let host = guard.as_ref().expect(KEPT);
         let is_cpu = matches!(core.device.id, DeviceId::Cpu(_));
-        if core.is_captured() || !is_cpu && !can_hold_back(core) {
+        let is_filled_later = can_hold_back(core) && core.device.driver.host_memory_is_slow();
+        if core.is_captured() || !is_cpu && !is_filled_later {
             return self.write_slice(site, buffer, host);
         }
         let (end, len, len_bytes) = (HostEnd::for_cpu(host), host.len(), size_of_val(&**host));
@@ -208,43 +227,39 @@ impl Stream {
         if is_cpu {
             return self.enqueue_at(request.keeping(kept.clone()), same_len.map(|()| end), to_device(buffer));
         }
-        let promise = || core.device.with_pinned(|pool| pool.promise(len_bytes));
-        let promise = same_len.and_then(|()| {
-            let promise = reentry::may_ask(&"write_vec").and_then(|()| promise());
-            promise.map_err(|error| unserved(&site.on(&core.label), error))
-        });
-        let promise = promise.map_err(|error| core.refuse(&request, error))?;
-        let (slot, kept) = (Slot::default(), kept.clone());
+        let (slot, kept) = (self.slot(Purpose::Passage), kept.clone());
+        let memory = same_len.and_then(|()| self.staging_memory(site, len_bytes, &slot, true));
+        let memory = memory.map_err(|error| core.refuse(&request, error))?;
         let request = request.keeping(slot.clone());
-        let fill = move |bytes| stage(&slot, bytes, kept.lock().as_ref().expect(KEPT));
-        self.enqueue_staged(request, StagingMemory::Promised(promise), fill, to_device(buffer))
+        let fill = move |slot: &Slot, bytes| stage(slot, bytes, kept.lock().as_ref().expect(KEPT));
+        let staged = Staged { slot, len_bytes, fill };
+        self.enqueue_held_back(request, memory, staged, &mut Some(to_device(buffer)))
     }
 
     fn write_slice<T: Element>(&self, site: Site, buffer: &Buffer<T>, host: &[T]) -> Result<Place> {
         let operands = [buffer.operand(AccessMode::Write)];
         let request = Request::new("copy", site, &operands);
+        let (slot, len_bytes) = (self.slot(Purpose::Passage), size_of_val(host));
         let memory = self.same_len(site, host.len(), buffer.len());
-        let memory = memory.and_then(|()| self.staging_memory(site, size_of_val(host)));
-        let memory = memory.map_err(|error| self.core().refuse(&request, error))?;
-        let slot = Slot::default();
-        let request = request.keeping(slot.clone());
-        match memory {
-            StagingMemory::There(bytes) => {
-                let end = host_end(self.core(), site, &bytes);
-                stage(&slot, bytes, host);
-                self.enqueue_at(request, end, to_device(buffer))
+        let memory = memory.and_then(|()| self.staging_memory(site, len_bytes, &slot, false));
+        let mut from = memory.map_err(|error| self.core().refuse(&request, error))?;
+        let mut request = request.keeping(slot.clone());
+        let mut command = Some(to_device(buffer));
+        if let StagingMemory::There(bytes) = from.memory {
+            let end = host_end(self.core(), site, &bytes);
+            stage(&slot, bytes, host);
+            let place = self.enqueue_in_hand(&mut request, from.pool, &slot, end, &mut command)?;
+            if let Some(place) = place {
+                return Ok(place);
             }
-            // The slice is borrowed for this call only.
-            StagingMemory::Promised(_) => {
-                let host = host.to_vec();
-                self.enqueue_staged(
-                    request,
-                    memory,
-                    move |bytes| stage(&slot, bytes, &host),
-                    to_device(buffer),
-                )
-            }
+            drop(slot.take());
+            from = self.wanted(len_bytes, &slot);
         }
+        // The slice is borrowed for this call only.
+        let host = host.to_vec();
+        let fill = move |slot: &Slot, bytes| stage(slot, bytes, &host);
+        let staged = Staged { slot, len_bytes, fill };
+        self.enqueue_held_back(request, from, staged, &mut command)
     }
 
     /// Copies the elements of `source` to `destination`. Both are on this stream's device and have
@@ -321,7 +336,7 @@ impl Stream {
             (true, None) => Reach::Backend,
             (true, Some(_)) => Reach::Cpu,
         });
-        let slot = Slot::default();
+        let slot = host.map(|_| self.slot(Purpose::Passage));
         if leaves {
             // A stream keeps only its own device open for work in flight.
             request = request.keeping(Arc::new((ends.map(Arc::clone), host.cloned(), slot.clone())));
@@ -331,9 +346,9 @@ impl Stream {
             Some(_) => copy.and_then(|copy| self.can_cross_backends(site, ends).map(|()| copy)),
             None => copy,
         };
-        let place = match (copy, host) {
+        let place = match (copy, host.zip(slot)) {
             // Unless the memory is page-locked. A capture is left to refuse the copy.
-            (Ok(copy), Some(host))
+            (Ok(copy), Some((host, slot)))
                 if !host.is_page_locked_for(here.id) || copy.bytes() == 0 || self.core().is_captured() =>
             {
                 request.payload.bytes = copy.bytes();
@@ -383,9 +398,14 @@ impl At<'_> {
 
     /// Does the same as [`Stream::copy_to_host`].
     pub fn copy_to_host<T: Element>(self, buffer: &Buffer<T>) -> Pending<Pinned<T>> {
-        match self.stream.copy_out(self.site, buffer) {
-            Ok((place, slot)) => Pending::later(self.stream.core(), Ok(place), move || Ok(take(&slot))),
-            Err(error) => Pending::refused_on(self.stream.core(), error),
+        let core = self.stream.core();
+        let slot = self.stream.slot(Purpose::NewBuffer);
+        match self.stream.copy_out(self.site, buffer, &slot) {
+            Ok(place) => {
+                let claim = Claim::to(slot);
+                Pending::later(core, Ok(place), move || Ok(take(&claim.redeem())))
+            }
+            Err(error) => Pending::refused_on(core, error),
         }
     }
 
@@ -402,8 +422,9 @@ impl At<'_> {
         append: fn(&mut Vec<U>, &[T]),
     ) -> Pending<Vec<U>> {
         let core = self.stream.core();
-        match self.stream.copy_out(self.site, buffer) {
-            Ok((place, slot)) => Pending::in_steps(core, Ok(place), copied_in_steps(slot, append)),
+        let slot = self.stream.slot(Purpose::Passage);
+        match self.stream.copy_out(self.site, buffer, &slot) {
+            Ok(place) => Pending::in_steps(core, Ok(place), copied_in_steps(slot, append)),
             Err(error) => Pending::refused_on(core, error),
         }
     }
@@ -411,8 +432,9 @@ impl At<'_> {
     /// Does the same as [`Stream::read_one`].
     pub fn read_one<T: Element>(self, buffer: &Buffer<T>) -> Pending<T> {
         let At { stream, site } = self;
-        match stream.same_len(site, 1, buffer.len()).and_then(|()| stream.copy_out(site, buffer)) {
-            Ok((place, slot)) => Pending::later(stream.core(), Ok(place), move || Ok(take::<T>(&slot)[0])),
+        let (core, slot) = (stream.core(), stream.slot(Purpose::Passage));
+        match stream.same_len(site, 1, buffer.len()).and_then(|()| stream.copy_out(site, buffer, &slot)) {
+            Ok(place) => Pending::later(core, Ok(place), move || Ok(take::<T>(&slot)[0])),
             Err(error) => Pending::refused_on(stream.core(), error),
         }
     }
@@ -447,21 +469,20 @@ fn copied_in_steps<T: Element, U: Send + 'static>(
     slot: Slot,
     append: fn(&mut Vec<U>, &[T]),
 ) -> impl FnMut() -> Option<Result<Vec<U>>> + Send {
-    let (mut from, mut to) = (None, Vec::new());
+    let mut to = Vec::new();
     let most = STEP_BYTES / size_of::<T>().clamp(1, STEP_BYTES);
     move || {
-        let host = from.get_or_insert_with(|| {
-            let host = take::<T>(&slot);
-            to.reserve_exact(host.len());
-            host
+        let mut is_over = false;
+        // The memory stays in the slot meanwhile, so that it makes way even if no poll follows.
+        slot.read(|bytes| {
+            let host = bytes.elements::<T>();
+            to.reserve_exact(host.len() - to.len());
+            let rest = &host[to.len()..];
+            append(&mut to, &rest[..rest.len().min(most)]);
+            is_over = to.len() == host.len();
+            !is_over
         });
-        let rest = &host[to.len()..];
-        append(&mut to, &rest[..rest.len().min(most)]);
-        if to.len() < host.len() {
-            return None;
-        }
-        from = None;
-        Some(Ok(std::mem::take(&mut to)))
+        is_over.then(|| Ok(std::mem::take(&mut to)))
     }
 }
 
@@ -469,7 +490,7 @@ fn copied_in_steps<T: Element, U: Send + 'static>(
 fn stage<T: Element>(slot: &Slot, bytes: PinnedBytes, host: &[T]) {
     let mut staged = Pinned::<T>::new(bytes, host.len());
     staged.copy_from_slice(host);
-    *slot.lock() = Some(staged.into_bytes());
+    slot.fill(staged.into_bytes());
 }
 
 /// Returns `error` with what `slot` contains, but only if nothing else holds it: with launch
@@ -483,6 +504,6 @@ fn with_contents<T: Send + 'static>(error: Error, slot: &mut Arc<Mutex<Option<T>
 }
 
 fn take<T: Element>(slot: &Slot) -> Pinned<T> {
-    let bytes = slot.lock().take().expect("only the `Pending` takes the buffer, once");
+    let bytes = slot.take().expect("only the `Pending` takes the buffer, once");
     Pinned::from_bytes(bytes).unwrap_or_else(|_| unreachable!("the buffer was made with this element type"))
 }

@@ -145,7 +145,7 @@ impl Idle {
         let others_work =
             self.devices.first().is_some_and(|device| device.shared().runtime.other_threads_have_work());
         let others_worked = self.others_worked.swap(others_work, Ordering::Relaxed);
-        let ran = self.devices.iter().any(|device| device.shared().driver.turn());
+        let ran = self.devices.first().is_some_and(|device| device.shared().runtime.turn());
         if !ran && (others_work || others_worked) {
             std::thread::yield_now();
         }

@@ -1,13 +1,17 @@
 //! The pool of page-locked memory of one device: its blocks, and its cap.
 
-use super::{NOWHERE, Pinned, PinnedBytes};
+use super::waits::Waits;
+use super::{NOWHERE, Owner, Pinned, PinnedBytes, Return};
 use crate::background;
 use crate::report;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{ByteSize, Driver, DriverError, Element, Error, ErrorKind, reentry};
 
@@ -30,6 +34,27 @@ fn block_len(len_bytes: usize) -> Option<usize> {
     len_bytes.checked_next_multiple_of(COARSE_BYTES).filter(|&len| isize::try_from(len).is_ok())
 }
 
+/// Returns the length of the block that serves `len_bytes`; the largest number if there cannot be
+/// one.
+pub fn pinned_len(len_bytes: usize) -> usize {
+    block_len(len_bytes).unwrap_or(usize::MAX)
+}
+
+/// The lengths of a block that is asked for: the block's, and that of the request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lens {
+    pub(super) block: usize,
+    pub(super) bytes: usize,
+}
+
+/// Returns the lengths of the blocks that serve requests, or `None` if there cannot be such
+/// blocks.
+pub(super) fn block_lens(lens_bytes: &[usize]) -> Option<SmallVec<[Lens; 1]>> {
+    let lens = lens_bytes.iter().map(|&bytes| Some(Lens { block: block_len(bytes)?, bytes }));
+    let lens: Option<SmallVec<[Lens; 1]>> = lens.collect();
+    lens.filter(|lens| lens.iter().try_fold(0usize, |sum, lens| sum.checked_add(lens.block)).is_some())
+}
+
 /// Statistics of the page-locked memory of one device: in use, cached, and peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -49,26 +74,35 @@ pub struct PinnedStats {
     /// The limit on `reserved_bytes` and `not_freed_bytes` together:
     /// [`pinned_cap`](crate::RuntimeBuilder::pinned_cap).
     pub cap_bytes: usize,
+    /// Page-locked bytes beyond the cap, at most 1 MiB. They serve only copies of at most 64 KiB,
+    /// at times when the cap leaves no room.
+    pub reserve_bytes: usize,
 }
 
 /// A caching pool of page-locked host memory.
 #[derive(Debug)]
 pub(crate) struct PinnedPool {
     pub(super) driver: Arc<dyn Driver>,
-    state: Mutex<State>,
-    /// Notified when a block was made ahead, or could not be.
-    grown: Condvar,
+    /// True if it is for short copies alone, so that they do not wait for long ones.
+    is_reserve: bool,
+    pub(super) state: Mutex<State>,
+    /// True while requests wait. Changed under the lock.
+    pub(super) awaited: AtomicBool,
+    /// Notified when requests of tasks were granted.
+    pub(super) granted: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
+    /// The requests that wait, and the copies whose memory comes back.
+    pub(super) waits: Waits,
     /// Cached blocks by length, last in first out. A length that was cached once keeps its empty
     /// list.
     cached: BTreeMap<usize, Vec<HostBlock>>,
     /// The lengths of which a block is to be made ahead.
     wanted: BTreeSet<usize>,
     /// The length of the block that is being made ahead; 0 if there is none.
-    growing: usize,
+    pub(super) growing: usize,
     /// True if a request has met the cap before.
     met_cap: bool,
     /// Statistics, in which `reserved_bytes` includes what the driver is being asked for now.
@@ -97,11 +131,12 @@ fn caused_by(error: Error, why: &DriverError) -> Error {
 
 impl State {
     fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
-        // Powers of two match exactly. Among the coarse lengths, the tightest that is not wasteful
-        // is taken.
-        let most = if len > COARSE_BYTES { len + len / 4 } else { len };
-        let (&found, list) = self.cached.range_mut(len..=most).find(|(_, list)| !list.is_empty())?;
-        Some((list.pop()?, found))
+        // A longer block would take more of the cap than the request was judged by.
+        Some((self.cached.get_mut(&len)?.pop()?, len))
+    }
+
+    fn cache(&mut self, (block, len): (HostBlock, usize)) {
+        self.cached.entry(len).or_default().push(block);
     }
 
     fn note_peak(&mut self) {
@@ -125,23 +160,44 @@ impl State {
 
 impl PinnedPool {
     pub(crate) fn new(driver: Arc<dyn Driver>, cap_bytes: usize) -> Arc<Self> {
+        Self::with(driver, cap_bytes, false)
+    }
+
+    /// Returns the pool of the copies that must not wait for long ones.
+    pub(crate) fn reserve(driver: Arc<dyn Driver>, cap_bytes: usize) -> Arc<Self> {
+        Self::with(driver, cap_bytes, true)
+    }
+
+    fn with(driver: Arc<dyn Driver>, cap_bytes: usize, is_reserve: bool) -> Arc<Self> {
         let stats = PinnedStats { cap_bytes, ..PinnedStats::default() };
         Arc::new(PinnedPool {
             driver,
+            is_reserve,
             state: Mutex::new(State { stats, ..State::default() }),
-            grown: Condvar::new(),
+            awaited: AtomicBool::new(false),
+            granted: Notify::new(),
         })
     }
 
-    /// Returns a cached block, if one fits. Never calls the driver.
-    pub(crate) fn try_take(self: &Arc<Self>, len_bytes: usize) -> Option<PinnedBytes> {
+    /// Returns a cached block, if one fits and no request waits. Never calls the driver.
+    pub(crate) fn try_take(
+        self: &Arc<Self>,
+        len_bytes: usize,
+        returns: Option<&Arc<Return>>,
+    ) -> Option<PinnedBytes> {
         if len_bytes == 0 {
             return Some(self.bytes(HostBlock(NOWHERE), 0, 0));
         }
         let len = block_len(len_bytes)?;
         let mut state = self.state.lock();
+        if !state.waits.is_empty() {
+            return None;
+        }
         let (block, len) = state.cached(len)?;
-        Some(self.lend(state, block, len, len_bytes))
+        if let Some(returns) = returns {
+            state.waits.note_return(returns, len);
+        }
+        Some(self.lend(state, block, len, len_bytes, returns.cloned()))
     }
 
     /// Hands a block out, and requests another if it was the last of its length.
@@ -151,7 +207,11 @@ impl PinnedPool {
         block: HostBlock,
         len: usize,
         len_bytes: usize,
+        returns: Option<Arc<Return>>,
     ) -> PinnedBytes {
+        if let Some(returns) = &returns {
+            returns.bytes.store(len, Ordering::Relaxed);
+        }
         let stats = &mut state.stats;
         stats.allocated_bytes += len;
         stats.peak_allocated_bytes = stats.peak_allocated_bytes.max(stats.allocated_bytes);
@@ -164,12 +224,14 @@ impl PinnedPool {
             let pool = self.clone();
             background::pin(self.driver.id(), move || pool.grow(len));
         }
-        self.bytes(block, len, len_bytes)
+        let mut bytes = self.bytes(block, len, len_bytes);
+        bytes.returns = returns;
+        bytes
     }
 
     /// Makes a block ahead of need, unless one was returned or the cap leaves no room.
     #[cold]
-    fn grow(&self, len: usize) {
+    fn grow(self: &Arc<Self>, len: usize) {
         let mut state = self.state.lock();
         state.wanted.remove(&len);
         let is_there = state.cached.get(&len).is_some_and(|list| !list.is_empty());
@@ -190,54 +252,101 @@ impl PinnedPool {
             // No caller waits for this block. The next copy that needs one gets the error.
             Some(Err(_)) | None => state.stats.reserved_bytes -= len,
         }
-        drop(state);
-        self.grown.notify_all();
+        self.serve(state);
     }
 
-    /// Returns a cached block or one from the driver, which may take milliseconds.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if the buffers in use leave too little of the cap, or the driver has no
-    /// memory; `Reentrant` if a host function would cause the driver call.
-    pub(crate) fn take(self: &Arc<Self>, len_bytes: usize) -> Result<PinnedBytes, Error> {
-        if let Some(bytes) = self.try_take(len_bytes) {
-            return Ok(bytes);
-        }
-        reentry::may_ask(&"pinned")?;
-        self.promise(len_bytes)?.keep()
+    /// Sets room aside for a block, unless requests wait or there is too little. Never calls the
+    /// driver. Called under no lock, since the first request that meets the cap is reported.
+    pub(crate) fn try_promise(
+        self: &Arc<Self>,
+        len_bytes: usize,
+        returns: Option<&Arc<Return>>,
+    ) -> Option<Promise> {
+        self.try_promises(&[len_bytes], returns)?.pop()
     }
 
-    /// Sets room aside for a block that the driver has yet to allocate. Never calls the driver. The
-    /// first request that meets the cap is reported. Called under no lock, as the report is.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if the buffers in use leave too little of the cap.
-    pub(crate) fn promise(self: &Arc<Self>, len_bytes: usize) -> Result<Promise, Error> {
-        let Some(len) = block_len(len_bytes) else {
-            return Err(self.over_cap(len_bytes, self.stats().allocated_bytes));
-        };
-        let can_free = self.driver.can_free();
+    /// Does the same for several blocks, for which there has to be room together.
+    pub(crate) fn try_promises(
+        self: &Arc<Self>,
+        lens_bytes: &[usize],
+        returns: Option<&Arc<Return>>,
+    ) -> Option<Promises> {
+        let lens = block_lens(lens_bytes)?;
         let mut state = self.state.lock();
-        let cap = self.cap_of(&state);
-        let reserved = state.stats.reserved_bytes;
-        let meets_cap = len > cap.saturating_sub(reserved);
-        if meets_cap && !std::mem::replace(&mut state.met_cap, true) {
-            drop(state);
-            report::pinned_cap_reached(self.driver.id(), len_bytes, reserved, cap);
-            state = self.state.lock();
+        if !state.waits.is_empty() {
+            return None;
         }
-        // The part of it that could be evicted.
-        let cached = if can_free { state.cached.iter().map(|(len, list)| len * list.len()).sum() } else { 0 };
-        // A block that is made ahead will be cached, and can be evicted then.
-        let held = state.stats.reserved_bytes - cached - state.growing;
-        if len > cap.saturating_sub(held) {
-            drop(state);
-            return Err(self.over_cap(len_bytes, held));
-        }
-        let evicted = if can_free { state.evict(cap - len) } else { Vec::new() };
-        state.stats.reserved_bytes += len;
+        let (reserved, cap) = (state.stats.reserved_bytes, self.cap_of(&state));
+        let promises = self.promised(&mut state, &lens, returns)?;
+        let made = promises.iter().filter(|promise| promise.block.is_none());
+        let needed: usize = made.map(|promise| promise.lens.block).sum();
+        let meets_cap = !self.is_reserve && needed > cap.saturating_sub(reserved);
+        let is_first = meets_cap && !std::mem::replace(&mut state.met_cap, true);
         drop(state);
-        Ok(Promise { pool: self.clone(), len, len_bytes, evicted })
+        if is_first {
+            report::pinned_cap_reached(self.driver.id(), lens_bytes.iter().sum(), reserved, cap);
+        }
+        Some(promises)
+    }
+
+    /// Takes cached blocks, and sets room aside for the other lengths, if there is enough.
+    pub(super) fn promised(
+        self: &Arc<Self>,
+        state: &mut State,
+        lens: &[Lens],
+        returns: Option<&Arc<Return>>,
+    ) -> Option<Promises> {
+        let found: SmallVec<[_; 1]> = lens.iter().map(|lens| state.cached(lens.block)).collect();
+        let missing = || lens.iter().zip(&found).filter(|(_, block)| block.is_none()).map(|(lens, _)| lens);
+        let (needed, cap) = (missing().map(|lens| lens.block).sum::<usize>(), self.cap_of(state));
+        if needed > 0 && needed > cap.saturating_sub(self.in_use(state)) {
+            found.into_iter().flatten().for_each(|block| state.cache(block));
+            return None;
+        }
+        let mut evicted = Vec::new();
+        if needed > 0 {
+            evicted = if self.driver.can_free() { state.evict(cap - needed) } else { Vec::new() };
+            state.stats.reserved_bytes += needed;
+        }
+        let promises: Promises = lens
+            .iter()
+            .zip(found)
+            .map(|(&lens, block)| Promise {
+                pool: self.clone(),
+                lens,
+                block,
+                evicted: std::mem::take(&mut evicted),
+                returns: returns.cloned(),
+            })
+            .collect();
+        if let Some(returns) = returns {
+            state.waits.note_return(returns, promises.iter().map(Promise::room).sum());
+        }
+        Some(promises)
+    }
+
+    /// Returns the bytes that are not cached: of buffers, copies and promises, and of a block that
+    /// is being made ahead.
+    pub(super) fn in_use(&self, state: &State) -> usize {
+        // The part of it that could be evicted.
+        let is_evictable = self.driver.can_free();
+        let cached =
+            if is_evictable { state.cached.iter().map(|(len, list)| len * list.len()).sum() } else { 0 };
+        state.stats.reserved_bytes - cached
+    }
+
+    /// Reports the first request that meets the cap. Called under no lock.
+    pub(crate) fn meets_cap(&self, len_bytes: usize) {
+        if self.is_reserve {
+            return;
+        }
+        let mut state = self.state.lock();
+        let (reserved, cap) = (state.stats.reserved_bytes, self.cap_of(&state));
+        let is_first = !std::mem::replace(&mut state.met_cap, true);
+        drop(state);
+        if is_first {
+            report::pinned_cap_reached(self.driver.id(), len_bytes, reserved, cap);
+        }
     }
 
     fn ask(&self, len: usize) -> Result<HostBlock, DriverError> {
@@ -258,19 +367,23 @@ impl PinnedPool {
         caused_by(Error::new(kind, message), why)
     }
 
-    /// Returns the error of a request above the cap. `held`: bytes in use, or being made for a
-    /// copy.
+    /// Returns the error of a request that does not fit beside `held` bytes, which no copy will
+    /// return by itself. `held_up_by`: host code that copies with more bytes wait for.
     #[cold]
-    fn over_cap(&self, len_bytes: usize, held: usize) -> Error {
+    pub(super) fn over_cap(&self, len_bytes: usize, held: usize, held_up_by: Option<HeldUpCopies>) -> Error {
         let stats = self.stats();
         let not_freed = match stats.not_freed_bytes {
             0 => String::new(),
             bytes => format!(", and {} that the driver did not free", ByteSize(bytes)),
         };
+        let behind = held_up_by.map_or_else(String::new, |HeldUpCopies { bytes, code }| {
+            format!(", {} of it by copies behind {code}", ByteSize(bytes))
+        });
         let [asked, held, cap] = [len_bytes, held, stats.cap_bytes].map(ByteSize);
         let message = format!(
-            "the pinned memory of {} is at its cap: {asked} asked, {held} in use of {cap}{not_freed}; drop \
-             pinned buffers or await the copies that hold them, or raise the cap",
+            "the {} of {} is at its cap: {asked} asked, {held} in use of {cap}{behind}{not_freed}; \
+             drop pinned buffers or await the copies that hold them, or raise the cap",
+            if self.is_reserve { "pinned memory for short copies" } else { "pinned memory" },
             self.driver.id()
         );
         Error::new(ErrorKind::OutOfMemory, message)
@@ -299,7 +412,7 @@ impl PinnedPool {
             owner = Some(Box::new(std::mem::take(elements)) as Box<dyn Any + Send>);
         }
         let mut bytes = self.bytes(HostBlock(ptr), 0, len_bytes);
-        bytes.owner = owner;
+        bytes.owner = owner.map(Owner::Registered);
         Ok(Pinned::new(bytes, len))
     }
 
@@ -309,11 +422,12 @@ impl PinnedPool {
     }
 
     fn not_freed(&self) -> usize {
-        self.driver.not_freed().host_bytes
+        // The other pool of the device counts it.
+        if self.is_reserve { 0 } else { self.driver.not_freed().host_bytes }
     }
 
     /// Returns the limit on the reserved bytes.
-    fn cap_of(&self, state: &State) -> usize {
+    pub(super) fn cap_of(&self, state: &State) -> usize {
         state.stats.cap_bytes.saturating_sub(self.not_freed())
     }
 
@@ -330,14 +444,26 @@ impl PinnedPool {
     }
 
     /// Takes back a block that is no longer in use.
-    pub(super) fn take_back(&self, block: HostBlock, block_len: usize) {
+    pub(super) fn take_back(self: &Arc<Self>, block: HostBlock, block_len: usize, returns: Option<&Return>) {
         let mut state = self.state.lock();
+        if let Some(returns) = returns {
+            returns.bytes.store(0, Ordering::Relaxed);
+        }
         state.stats.allocated_bytes -= block_len;
-        state.cached.entry(block_len).or_default().push(block);
+        state.cache((block, block_len));
+        self.serve(state);
     }
 
     fn bytes(self: &Arc<Self>, block: HostBlock, block_len: usize, len_bytes: usize) -> PinnedBytes {
-        PinnedBytes { ptr: block.0, block_len, len_bytes, elements: None, owner: None, pool: self.clone() }
+        PinnedBytes {
+            ptr: block.0,
+            block_len,
+            len_bytes,
+            elements: None,
+            owner: None,
+            returns: None,
+            pool: self.clone(),
+        }
     }
 
     fn free(&self, blocks: Vec<(HostBlock, usize)>) {
@@ -366,33 +492,57 @@ impl Drop for PinnedPool {
     }
 }
 
-/// Room in a pool for one block. Dropping it releases the room.
+/// Promises that were granted together.
+pub(crate) type Promises = SmallVec<[Promise; 1]>;
+
+/// A block of a pool, or room for one. Dropping it returns it.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pool: Arc<PinnedPool>,
-    len: usize,
-    len_bytes: usize,
+    /// The lengths of the block that there is room for, unless there is a block. The block's is 0
+    /// once the room was used.
+    lens: Lens,
+    block: Option<(HostBlock, usize)>,
     /// The blocks that have to return to the driver first.
     evicted: Vec<(HostBlock, usize)>,
+    /// Its return, if it returns by itself.
+    returns: Option<Arc<Return>>,
 }
 
 impl Promise {
-    /// Returns the block. It comes from the driver, which may take milliseconds, unless one was
-    /// returned to the pool meanwhile.
+    /// Returns the bytes that it takes of the cap.
+    pub(super) fn room(&self) -> usize {
+        self.block.as_ref().map_or(self.lens.block, |(_, len)| *len)
+    }
+
+    /// Returns the length that was asked for.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.lens.bytes
+    }
+
+    /// Notes what returns the memory.
+    pub(crate) fn will_return(&mut self, returns: Arc<Return>) {
+        self.pool.note_return(&returns, self.room());
+        self.returns = Some(returns);
+    }
+
+    /// Returns the block. It comes from the driver, which may take milliseconds, unless there is a
+    /// cached one.
     ///
     /// # Errors
     /// `OutOfMemory` or `Driver` if the driver allocates none.
     pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
-        let (pool, len, len_bytes) = (self.pool.clone(), self.len, self.len_bytes);
+        let (pool, Lens { block: len, bytes: len_bytes }) = (self.pool.clone(), self.lens);
         let mut state = pool.state.lock();
-        while state.growing > 0 && state.stats.reserved_bytes > pool.cap_of(&state) {
-            pool.grown.wait(&mut state);
+        if let Some((block, len)) = self.block.take() {
+            self.lens.block = 0;
+            return Ok(pool.lend(state, block, len, len_bytes, self.returns.take()));
         }
         if let Some((block, len)) = state.cached(len) {
-            drop(state);
-            // Dropped before the block counts as in use, so that the statistics never count both.
-            drop(self);
-            return Ok(pool.lend(pool.state.lock(), block, len, len_bytes));
+            // The room is returned under the lock that lends the block, so that nothing counts
+            // both.
+            state.stats.reserved_bytes -= std::mem::take(&mut self.lens.block);
+            return Ok(pool.lend(state, block, len, len_bytes, self.returns.take()));
         }
         let cap = pool.cap_of(&state);
         self.evicted.extend(state.evict(cap));
@@ -407,10 +557,10 @@ impl Promise {
         match answer {
             Ok(block) => {
                 // The room belongs to the block from here on.
-                self.len = 0;
+                self.lens.block = 0;
                 let mut state = pool.state.lock();
                 state.note_peak();
-                Ok(pool.lend(state, block, len, len_bytes))
+                Ok(pool.lend(state, block, len, len_bytes, self.returns.take()))
             }
             Err(why) => {
                 drop(self);
@@ -426,10 +576,30 @@ impl Drop for Promise {
             return;
         }
         let mut state = self.pool.state.lock();
-        state.stats.reserved_bytes -= self.len;
-        for (block, len) in self.evicted.drain(..) {
-            state.stats.reserved_bytes += len;
-            state.cached.entry(len).or_default().push(block);
+        if let Some(returns) = &self.returns {
+            returns.bytes.store(0, Ordering::Relaxed);
         }
+        match self.block.take() {
+            Some(block) => state.cache(block),
+            None => state.stats.reserved_bytes -= self.lens.block,
+        }
+        // The room that they left may have been promised to others.
+        let (cap, mut gone) = (self.pool.cap_of(&state), Vec::new());
+        for (block, len) in self.evicted.drain(..) {
+            if len > cap.saturating_sub(state.stats.reserved_bytes) {
+                gone.push((block, len));
+            } else {
+                state.stats.reserved_bytes += len;
+                state.cache((block, len));
+            }
+        }
+        self.pool.serve(state);
+        self.pool.free(gone);
     }
+}
+
+/// The copies that host code holds up.
+pub(super) struct HeldUpCopies {
+    pub(super) bytes: usize,
+    pub(super) code: String,
 }

@@ -1,6 +1,6 @@
 //! The table of a snapshot, as text with aligned columns.
 
-use super::{BlockState, MemorySnapshot};
+use super::{BlockState, MemorySnapshot, MemoryWaiters};
 use std::fmt::{self, Formatter};
 use warpline_driver::ByteSize;
 
@@ -27,6 +27,17 @@ fn blocks(f: &mut Formatter<'_>, name: &str, (count, bytes): (usize, usize)) -> 
     row(f, name, &[&count.to_string(), &ByteSize(bytes).to_string()])
 }
 
+/// Writes a table of the requests that wait, if there are any.
+fn waiters(f: &mut Formatter<'_>, name: &str, waiters: Option<MemoryWaiters>) -> fmt::Result {
+    let Some(MemoryWaiters { requests, bytes, first_bytes, first_site, first_since }) = waiters else {
+        return Ok(());
+    };
+    writeln!(f)?;
+    row(f, name, &["number", "size"])?;
+    blocks(f, "", (requests, bytes))?;
+    writeln!(f, "the first waits for {} since {first_since:?}: {first_site}", ByteSize(first_bytes))
+}
+
 impl fmt::Display for MemorySnapshot {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (stats, pinned) = (&self.stats, &self.pinned);
@@ -50,6 +61,9 @@ impl fmt::Display for MemorySnapshot {
             sizes(f, "pinned, not freed", &[pinned.not_freed_bytes])?;
         }
         sizes(f, "pinned, cap", &[pinned.cap_bytes])?;
+        if pinned.reserve_bytes > 0 {
+            sizes(f, "pinned beyond the cap, for short copies", &[pinned.reserve_bytes])?;
+        }
         writeln!(f)?;
         row(f, "blocks", &["number", "size"])?;
         blocks(f, "live", self.count(BlockState::Live))?;
@@ -57,13 +71,8 @@ impl fmt::Display for MemorySnapshot {
         blocks(f, "free, used by streams", self.count(BlockState::Waiting))?;
         blocks(f, "free, kept for graphs", self.count(BlockState::Graph))?;
         blocks(f, "in segments", (self.segments.len(), stats.reserved_bytes))?;
-        if let Some(waiters) = &self.waiters {
-            writeln!(f)?;
-            row(f, "requests that wait", &["number", "size"])?;
-            blocks(f, "", (waiters.requests, waiters.bytes))?;
-            let (bytes, site) = (ByteSize(waiters.first_bytes), waiters.first_site);
-            writeln!(f, "the first waits for {bytes} since {:?}: {site}", waiters.first_since)?;
-        }
+        waiters(f, "requests that wait", self.waiters)?;
+        waiters(f, "requests for pinned memory", self.pinned_waiters)?;
         let holders = self.largest_holders(HOLDERS);
         if holders.is_empty() {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Work that a stream holds back on the host until its first item is ready.
 //!
-//! Two sorts of work wait on the host: a copy whose page-locked memory does not exist yet, and a
-//! wait for a stream of another backend. Each is checked and takes its ticket at the call, like any
-//! op. The driver gets it when the memory exists, or when that stream has reached the place. Until
-//! then it gets nothing else of that stream either: the rest queues up behind.
+//! Two sorts of work wait on the host: a copy that has no page-locked memory yet, because that is
+//! being made or other copies have it, and a wait for a stream of another backend. Each is checked
+//! and takes its ticket at the call, like any op. The driver gets it when the memory exists, or
+//! when that stream has reached the place. Until then it gets nothing else of that stream either:
+//! the rest queues up behind.
 //!
 //! A CUDA stream could wait for a word that the host writes. But streams share the hardware's
 //! queues, and the waiting stream could then block the very work that the host waits for.
@@ -12,12 +13,13 @@
 //! 1. The queue is part of the stream's `State`: only the holder of its lock touches it. While
 //!    there is a queue, whatever would be a driver call under that lock (a submission, a marker, an
 //!    event) goes to its end. So ticket order is the order at the driver.
-//! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over: the first
-//!    when memory exists, the second when a stream of another backend has reached a place, or an
-//!    event is there already. The thread that records an event hands the followers of the same
-//!    backend over, because the other thread may be waiting for room at the driver. No user call
-//!    waits for that, except those whose work has to be on the driver's stream when they return:
-//!    foreign work, and work on a borrowed stream, whose owner may use it next.
+//! 2. Only the devices' threads `warpline-pin` and `warpline-submit` hand queues over, and the
+//!    turns of devices that run in turns: the first when memory exists, the second when a stream
+//!    of another backend has reached a place, or an event is there already. The thread that
+//!    records an event hands the followers of the same backend over, because the other thread may
+//!    be waiting for room at the driver. No user call waits for that, except those whose work has
+//!    to be on the driver's stream when they return: foreign work, and work on a borrowed stream,
+//!    whose owner may use it next.
 //! 3. An event that is recorded behind held-back work is [`Coming`]. A stream that waits for one
 //!    **follows** it: it holds back too, until the event is recorded. A gate on the device would
 //!    keep the device busy, and page-locking may wait until the device is idle. The event brings
@@ -46,9 +48,10 @@
 //! The first item of a queue waits for memory, for an event in the queue of another stream, or for
 //! a place on a stream of another backend. A stream can wait only for what was enqueued before. So
 //! all these waits are in the order of the calls that made them. The first of them waits for
-//! memory, or for work that its device has. That memory arrives, or is refused, as soon as the
-//! driver answers, and that work runs: nothing that is held back has been enqueued, so no device
-//! waits for it.
+//! memory, or for work that its device has. That work runs: nothing that is held back has been
+//! enqueued, so no device waits for it. The memory is being made, and arrives or is refused as
+//! soon as the driver answers, or copies return it. These were enqueued before, so they are not
+//! held back any more, and end (`memory/pinned/waits.rs`).
 //!
 //! # Lock order
 //! A stream's lock → [`Coming`], late refusals, the ledgers. The locks of two streams are never
@@ -281,6 +284,13 @@ impl Backlog {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Returns true if the first item waits for another backend.
+    #[cfg(feature = "test-util")]
+    pub(super) fn waits_for_another_backend(&self) -> bool {
+        let Some(Item::Work(work)) = self.queue.front() else { return false };
+        matches!(work.after, Some(After::Elsewhere(_)))
     }
 
     /// Takes everything that is left of a stream that was abandoned for this reason, for good.

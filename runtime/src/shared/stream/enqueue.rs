@@ -11,7 +11,7 @@ use super::core::{State, StreamCore};
 use super::launch_blocking::wait_for_launch;
 use super::place::Place;
 use super::refusals::{Leaves, mark_for_everybody, mark_for_followers};
-use super::request::{Build, Request, Terms};
+use super::request::{Build, HostMemory, Request, Terms};
 use super::shape::check_shape;
 use crate::delegation::Locked;
 use crate::order::{
@@ -170,6 +170,11 @@ impl StreamCore {
         let has_edges = !edges.from.is_empty();
         let claims = (self.device.runtime.mode != OrderMode::Deny).then(|| claims(request));
         let ticket = state.tip.issued + 1;
+        if !matches!(request.host, HostMemory::None)
+            && let Err(error) = request.host.enter(self, request.site, ticket)
+        {
+            return Err(self.give_up(request, state, ticket, entered, error));
+        }
         let kept = self.keep(request, permit, ticket);
         let led = if has_edges || request.holds_turn() {
             submit_edges(self, &mut state, request.site, edges, request.terms.take_gate(), kept)
@@ -234,6 +239,26 @@ impl StreamCore {
             kept = true;
         }
         kept
+    }
+
+    /// Takes back the entries of an op that gets no host memory, and marks what it would have
+    /// written, unless it is to be enqueued again. Returns the error of the call.
+    #[cold]
+    fn give_up(
+        &self,
+        request: &Request<'_>,
+        mut state: Locked<'_, State>,
+        ticket: Ticket,
+        entered: &mut Entered,
+        error: Error,
+    ) -> Error {
+        let ensured = Ensured::new();
+        let entry = self.entry(request, &state, &ensured, ticket);
+        order::undo(request.operands, &entry, std::mem::take(entered));
+        let forgotten = state.forgotten.take();
+        drop(state);
+        forgotten.unwrap_or_default().run();
+        if matches!(request.host, HostMemory::Overtaken) { error } else { self.not_written(request, error) }
     }
 
     /// Takes back the entries of an op that the driver refused, unless it stopped halfway, and

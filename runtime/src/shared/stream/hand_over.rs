@@ -57,6 +57,12 @@ impl State {
         self.backlog.as_ref().is_some_and(|backlog| !backlog.is_lost())
     }
 
+    /// Returns true if the first work that waits on the host waits for another backend.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn waits_for_another_backend(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| backlog.waits_for_another_backend())
+    }
+
     /// Returns the reason why the stream was abandoned, if it was.
     #[inline]
     pub(super) fn ensure_not_lost(&self) -> Result<(), DriverError> {

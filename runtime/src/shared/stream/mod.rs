@@ -36,4 +36,4 @@ pub use handle::Stream;
 pub(crate) use host_waits::{wait_until_handed_over, watching};
 pub(crate) use permits::with_permit;
 pub(crate) use place::{Place, Snapshot};
-pub(crate) use request::{Effect, Reach, Request, Terms};
+pub(crate) use request::{Effect, HostMemory, Reach, Request, Terms, Wanted};

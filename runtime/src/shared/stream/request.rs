@@ -1,11 +1,14 @@
 //! A request to put an op on a stream: its accesses, and how they are checked.
 
 use super::backlog::{After, Staging};
+use super::core::StreamCore;
+use crate::memory::{Asker, HostGrant, InFlight, PinnedPool, Want};
 use crate::order::Site;
-use crate::shared::Operand;
+use crate::shared::{Operand, unserved};
+use std::mem::replace;
 use std::sync::Arc;
 use warpline_driver::timeline::{Keep, Ticket};
-use warpline_driver::{Claim, Command, Plan, Point};
+use warpline_driver::{Claim, Command, Error, ErrorKind, Plan, Point, Result};
 
 /// Builds the command of an op from its ticket. Called at most once.
 pub(crate) type Build<'a> = &'a mut dyn FnMut(Ticket) -> Command;
@@ -62,6 +65,56 @@ impl Terms {
     }
 }
 
+/// The page-locked memory of an op. The op enters the pool's order when it takes its ticket
+/// (`memory/pinned/waits.rs`, rule 4).
+pub(crate) enum HostMemory<'a> {
+    /// It needs none, or has a buffer of the program.
+    None,
+    /// It has some of this pool, or room for some.
+    InHand(&'a PinnedPool),
+    /// It had some, and requests waited for memory of that pool. It was not enqueued, and nothing
+    /// was marked.
+    Overtaken,
+    /// It is to join the queue.
+    Wanted(Box<(Wanted, HostGrant)>),
+    /// It has joined the queue, with this number.
+    Waiting(u64),
+}
+
+/// Page-locked memory that a copy waits for.
+pub(crate) struct Wanted {
+    pub(crate) pool: Arc<PinnedPool>,
+    pub(crate) len_bytes: usize,
+    pub(crate) copy: Arc<InFlight>,
+}
+
+impl HostMemory<'_> {
+    /// Enters the pool's order for an op of this ticket. The caller has the stream's lock.
+    #[cold]
+    pub(super) fn enter(&mut self, core: &StreamCore, site: Site, ticket: Ticket) -> Result<()> {
+        *self = match replace(self, HostMemory::None) {
+            // A copy on a borrowed stream is never held back, nor is anything before it.
+            HostMemory::InHand(pool) if pool.is_awaited() && !core.admission.is_borrowed() => {
+                HostMemory::Overtaken
+            }
+            HostMemory::Wanted(wanted) => {
+                let (Wanted { pool, len_bytes, copy }, grant) = *wanted;
+                copy.enqueued(ticket);
+                let returns = copy.returns().cloned();
+                let want = Want { lens_bytes: &[len_bytes], site, asker: Asker::Copy { returns, grant } };
+                let runtime = &core.device.runtime;
+                let number = pool.join(want, &|copy| runtime.host_code_before_copy(copy));
+                HostMemory::Waiting(number.map_err(|error| unserved(&site.on(&core.label), error))?)
+            }
+            entered => entered,
+        };
+        match self {
+            HostMemory::Overtaken => Err(Error::new(ErrorKind::Full, "its memory is wanted before")),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A request to put an op on a stream.
 pub(crate) struct Request<'a> {
     /// `Command::kind`, for traces.
@@ -71,6 +124,7 @@ pub(crate) struct Request<'a> {
     pub(crate) effect: Effect<'a>,
     pub(crate) reach: Reach,
     pub(crate) terms: Terms,
+    pub(crate) host: HostMemory<'a>,
     pub(crate) payload: Payload,
 }
 
@@ -105,6 +159,7 @@ impl<'a> Request<'a> {
             effect,
             reach: Reach::Own,
             terms: Terms::Usual,
+            host: HostMemory::None,
             payload: Payload::default(),
         }
     }
@@ -115,9 +170,8 @@ impl<'a> Request<'a> {
     }
 
     /// Holds the op back until its host memory is there.
-    pub(crate) fn waiting_for(mut self, memory: Arc<Staging>) -> Self {
+    pub(crate) fn wait_for(&mut self, memory: Arc<Staging>) {
         self.payload.after = Some(After::Memory(memory));
-        self
     }
 
     pub(crate) fn with_reach(self, reach: Reach) -> Self {

@@ -1,41 +1,12 @@
-//! Pinned memory for a batch, and errors of the code that fills it.
+//! Errors of the code that fills batches.
 
-use super::sample::Sample;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use warpline_runtime::{Device, Error, ErrorKind, Result};
+use warpline_runtime::{Error, ErrorKind, Result};
 
 /// A function that returns `true` if the consumer no longer wants rows.
 ///
 /// It is called before every row, since reading a row may take long.
 pub(super) type Stop<'a> = &'a dyn Fn() -> bool;
-
-/// Pinned memory for one batch.
-pub(super) struct Host<S: Sample> {
-    pub(super) fields: S::Host,
-    widths: S::Widths,
-}
-
-impl<S: Sample> Host<S> {
-    /// Takes memory for `rows` samples from the device's pool, to which earlier epochs have
-    /// returned theirs.
-    pub(super) fn new(device: &Device, widths: S::Widths, rows: usize) -> Result<Self> {
-        Ok(Host { fields: S::host(device, widths, rows)?, widths })
-    }
-
-    pub(super) fn from_fields(fields: S::Host, widths: S::Widths) -> Self {
-        Host { fields, widths }
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        S::host_rows(&self.fields, self.widths)
-    }
-
-    #[inline]
-    pub(super) fn slots(&mut self, rows: Range<usize>) -> S::Slots<'_> {
-        S::host_slots(&mut self.fields, self.widths, rows)
-    }
-}
 
 /// Returns the result of `call`, which calls `callee` for this batch.
 ///
