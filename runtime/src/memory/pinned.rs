@@ -30,14 +30,16 @@
 
 mod in_flight;
 mod pool;
+mod promise;
 mod waits;
 
 use crate::background;
 pub(crate) use in_flight::{Claim, EndOfRead, InFlight, Preparing, Purpose, Return};
 use parking_lot::Mutex;
 use pool::{ALIGN_BYTES, HostBlock};
-pub(crate) use pool::{DEFAULT_CAP_BYTES, PinnedPool, Promise, Promises};
+pub(crate) use pool::{DEFAULT_CAP_BYTES, PinnedPool};
 pub use pool::{PinnedStats, pinned_len};
+pub(crate) use promise::{Promise, Promises};
 use std::any::{Any, TypeId};
 use std::fmt;
 use std::marker::PhantomData;

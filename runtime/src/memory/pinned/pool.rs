@@ -1,5 +1,6 @@
 //! The pool of page-locked memory of one device: its blocks, and its cap.
 
+use super::promise::{Promise, Promises};
 use super::waits::Waits;
 use super::{NOWHERE, Owner, Pinned, PinnedBytes, Return};
 use crate::background;
@@ -106,7 +107,7 @@ pub(super) struct State {
     /// True if a request has met the cap before.
     met_cap: bool,
     /// Statistics, in which `reserved_bytes` includes what the driver is being asked for now.
-    stats: PinnedStats,
+    pub(super) stats: PinnedStats,
 }
 
 /// The start of a block of host memory that is not in use.
@@ -130,21 +131,21 @@ fn caused_by(error: Error, why: &DriverError) -> Error {
 }
 
 impl State {
-    fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
+    pub(super) fn cached(&mut self, len: usize) -> Option<(HostBlock, usize)> {
         // A longer block would take more of the cap than the request was judged by.
         Some((self.cached.get_mut(&len)?.pop()?, len))
     }
 
-    fn cache(&mut self, (block, len): (HostBlock, usize)) {
+    pub(super) fn cache(&mut self, (block, len): (HostBlock, usize)) {
         self.cached.entry(len).or_default().push(block);
     }
 
-    fn note_peak(&mut self) {
+    pub(super) fn note_peak(&mut self) {
         self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
     }
 
     /// Takes cached blocks out, the longest first, until no more than `at_most` bytes are reserved.
-    fn evict(&mut self, at_most: usize) -> Vec<(HostBlock, usize)> {
+    pub(super) fn evict(&mut self, at_most: usize) -> Vec<(HostBlock, usize)> {
         let mut evicted = Vec::new();
         for (&len, list) in self.cached.iter_mut().rev() {
             while self.stats.reserved_bytes > at_most {
@@ -201,7 +202,7 @@ impl PinnedPool {
     }
 
     /// Hands a block out, and requests another if it was the last of its length.
-    fn lend(
+    pub(super) fn lend(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         block: HostBlock,
@@ -349,12 +350,12 @@ impl PinnedPool {
         }
     }
 
-    fn ask(&self, len: usize) -> Result<HostBlock, DriverError> {
+    pub(super) fn ask(&self, len: usize) -> Result<HostBlock, DriverError> {
         self.driver.alloc_host(len).and_then(not_null)
     }
 
     #[cold]
-    fn not_given(&self, len_bytes: usize, held: usize, why: &DriverError) -> Error {
+    pub(super) fn not_given(&self, len_bytes: usize, held: usize, why: &DriverError) -> Error {
         let kind = match why {
             DriverError::OutOfMemory(_) => ErrorKind::OutOfMemory,
             _ => ErrorKind::Driver,
@@ -466,7 +467,7 @@ impl PinnedPool {
         }
     }
 
-    fn free(&self, blocks: Vec<(HostBlock, usize)>) {
+    pub(super) fn free(&self, blocks: Vec<(HostBlock, usize)>) {
         if blocks.is_empty() {
             return;
         }
@@ -489,112 +490,6 @@ impl Drop for PinnedPool {
         }
         // Every `PinnedBytes` holds the pool, so all blocks are cached.
         self.empty();
-    }
-}
-
-/// Promises that were granted together.
-pub(crate) type Promises = SmallVec<[Promise; 1]>;
-
-/// A block of a pool, or room for one. Dropping it returns it.
-#[derive(Debug)]
-pub(crate) struct Promise {
-    pool: Arc<PinnedPool>,
-    /// The lengths of the block that there is room for, unless there is a block. The block's is 0
-    /// once the room was used.
-    lens: Lens,
-    block: Option<(HostBlock, usize)>,
-    /// The blocks that have to return to the driver first.
-    evicted: Vec<(HostBlock, usize)>,
-    /// Its return, if it returns by itself.
-    returns: Option<Arc<Return>>,
-}
-
-impl Promise {
-    /// Returns the bytes that it takes of the cap.
-    pub(super) fn room(&self) -> usize {
-        self.block.as_ref().map_or(self.lens.block, |(_, len)| *len)
-    }
-
-    /// Returns the length that was asked for.
-    pub(crate) fn len_bytes(&self) -> usize {
-        self.lens.bytes
-    }
-
-    /// Notes what returns the memory.
-    pub(crate) fn will_return(&mut self, returns: Arc<Return>) {
-        self.pool.note_return(&returns, self.room());
-        self.returns = Some(returns);
-    }
-
-    /// Returns the block. It comes from the driver, which may take milliseconds, unless there is a
-    /// cached one.
-    ///
-    /// # Errors
-    /// `OutOfMemory` or `Driver` if the driver allocates none.
-    pub(crate) fn keep(mut self) -> Result<PinnedBytes, Error> {
-        let (pool, Lens { block: len, bytes: len_bytes }) = (self.pool.clone(), self.lens);
-        let mut state = pool.state.lock();
-        if let Some((block, len)) = self.block.take() {
-            self.lens.block = 0;
-            return Ok(pool.lend(state, block, len, len_bytes, self.returns.take()));
-        }
-        if let Some((block, len)) = state.cached(len) {
-            // The room is returned under the lock that lends the block, so that nothing counts
-            // both.
-            state.stats.reserved_bytes -= std::mem::take(&mut self.lens.block);
-            return Ok(pool.lend(state, block, len, len_bytes, self.returns.take()));
-        }
-        let cap = pool.cap_of(&state);
-        self.evicted.extend(state.evict(cap));
-        drop(state);
-        pool.free(std::mem::take(&mut self.evicted));
-        let mut answer = pool.ask(len);
-        if matches!(answer, Err(DriverError::OutOfMemory(_))) {
-            let evicted = pool.state.lock().evict(0);
-            pool.free(evicted);
-            answer = pool.ask(len);
-        }
-        match answer {
-            Ok(block) => {
-                // The room belongs to the block from here on.
-                self.lens.block = 0;
-                let mut state = pool.state.lock();
-                state.note_peak();
-                Ok(pool.lend(state, block, len, len_bytes, self.returns.take()))
-            }
-            Err(why) => {
-                drop(self);
-                Err(pool.not_given(len_bytes, pool.stats().allocated_bytes, &why))
-            }
-        }
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if warpline_driver::process::is_forked() {
-            return;
-        }
-        let mut state = self.pool.state.lock();
-        if let Some(returns) = &self.returns {
-            returns.bytes.store(0, Ordering::Relaxed);
-        }
-        match self.block.take() {
-            Some(block) => state.cache(block),
-            None => state.stats.reserved_bytes -= self.lens.block,
-        }
-        // The room that they left may have been promised to others.
-        let (cap, mut gone) = (self.pool.cap_of(&state), Vec::new());
-        for (block, len) in self.evicted.drain(..) {
-            if len > cap.saturating_sub(state.stats.reserved_bytes) {
-                gone.push((block, len));
-            } else {
-                state.stats.reserved_bytes += len;
-                state.cache((block, len));
-            }
-        }
-        self.pool.serve(state);
-        self.pool.free(gone);
     }
 }
 

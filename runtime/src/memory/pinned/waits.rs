@@ -29,7 +29,8 @@
 // Decision: docs/decisions/0066-pinned-memory-waits.md
 
 use super::in_flight::{InFlight, Return};
-use super::pool::{HeldUpCopies, Lens, PinnedPool, Promise, Promises, State, block_lens};
+use super::pool::{HeldUpCopies, Lens, PinnedPool, State, block_lens};
+use super::promise::{Promise, Promises};
 use crate::memory::{MemoryWaiters, wake_all};
 use crate::order::{Site, Use};
 use parking_lot::MutexGuard;
