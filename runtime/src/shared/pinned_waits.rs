@@ -177,7 +177,7 @@ fn join<'a>(
     Ok(queued)
 }
 
-/// Has reads that nobody has polled give their memory back, where that may take time.
+/// Makes reads that nobody has polled return their memory, on a thread where that may take time.
 pub(crate) fn make_way(device: &DeviceShared, pool: &Arc<PinnedPool>) {
     if device.runs_in_turns {
         return pool.make_way();

@@ -127,7 +127,7 @@ impl RuntimeShared {
         device.driver.after_submit();
     }
 
-    /// Has another thread run what was put off until the next turn, because none may come.
+    /// Lets another thread run the jobs for the next turn, because none may come.
     fn run_what_was_put_off(&self) {
         let jobs = std::mem::take(&mut *self.put_off.lock());
         if !jobs.is_empty() {

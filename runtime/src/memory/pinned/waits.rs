@@ -329,7 +329,7 @@ impl PinnedPool {
         }
     }
 
-    /// Has reads that have finished and that nobody has polled give their memory back, if requests
+    /// Makes reads that have finished and that nobody has polled return their memory, if requests
     /// wait.
     pub(crate) fn make_way(&self) {
         if !self.is_awaited() {
