@@ -118,6 +118,46 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
         unsafe { self.free(ptr, len_bytes) };
     }
 
+    /// Returns the unit of addresses and lengths for [`reserve`](Self::reserve) and
+    /// [`map`](Self::map), in bytes: a power of two, and at most 2 MiB. `None`: the device has no
+    /// virtual memory.
+    fn granule_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Reserves `len_bytes` of addresses without memory behind them, a multiple of the granule.
+    /// They start at a multiple of the granule, and stay reserved until the driver is dropped.
+    ///
+    /// # Errors
+    /// If the device has no virtual memory or too few addresses.
+    fn reserve(&self, _len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        Err(DriverError::Refused("the device has no virtual memory".into()))
+    }
+
+    /// Maps new memory to `len_bytes` reserved addresses from `at` on: pieces of `piece_bytes`
+    /// each, of which the last may be shorter. All lengths are multiples of the granule. Maps
+    /// everything or nothing. The contents are those of [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// The errors of `alloc`.
+    ///
+    /// # Safety
+    /// The addresses came from [`reserve`](Self::reserve) of this driver, and have no memory.
+    unsafe fn map(&self, _at: DevicePtr, _len_bytes: usize, _piece_bytes: usize) -> Result<(), DriverError> {
+        Err(DriverError::Refused("the device has no virtual memory".into()))
+    }
+
+    /// Unmaps pieces and frees their memory, in the order given, until the device refuses one.
+    /// Returns the number of pieces that were unmapped; the others are as before. Unmaps nothing
+    /// where the call might not return, as with [`can_free`](Self::can_free).
+    ///
+    /// # Safety
+    /// Each address and length is that of a whole piece which [`map`](Self::map) of this driver
+    /// mapped, and no work that touches it is unfinished or will be submitted.
+    unsafe fn unmap(&self, _pieces: &[(DevicePtr, usize)]) -> usize {
+        0
+    }
+
     /// Returns the memory that calls of [`free`](Self::free), [`free_in_time`](Self::free_in_time)
     /// and [`free_host`](Self::free_host) have failed to free so far. It stays allocated until the
     /// process ends.
