@@ -19,6 +19,8 @@ handles! { CUcontext CUstream CUevent CUmodule CUfunction CUgraph CUgraphNode CU
 
 /// An address that device code can use.
 pub(crate) type CUdeviceptr = u64;
+/// `CUmemGenericAllocationHandle`, a number that is never reused.
+pub(crate) type MemHandle = u64;
 /// A device's ordinal.
 pub(crate) type CUdevice = c_int;
 
@@ -213,6 +215,31 @@ pub(crate) struct MemLocation {
     pub(crate) id: c_int,
 }
 
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemProperties {
+    pub(crate) kind: u32,
+    /// The types of handles that other processes can import.
+    pub(crate) shared_as: u32,
+    pub(crate) location: MemLocation,
+    pub(crate) win32_data: usize,
+    /// Whether the memory is compressible.
+    pub(crate) compression: u8,
+    /// Whether other devices on the bus may access the memory.
+    pub(crate) direct_rdma: u8,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 4],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct MemAccess {
+    pub(crate) location: MemLocation,
+    pub(crate) flags: u32,
+}
+
 /// One end of a `CUDA_MEMCPY3D_PEER`. That structure has the source's fields, then the
 /// destination's.
 #[repr(C)]
@@ -275,6 +302,8 @@ pub(crate) struct GraphUpdate {
 const _: () = {
     assert!(size_of::<GraphUpdate>() == 24);
     assert!(size_of::<MemLocation>() == 8);
+    assert!(size_of::<MemProperties>() == 32);
+    assert!(size_of::<MemAccess>() == 12);
     assert!(size_of::<Memcpy2D>() == 128);
     assert!(size_of::<PeerEnd>() == 88);
     assert!(size_of::<Memcpy3DPeer>() == 200);

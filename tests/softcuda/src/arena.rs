@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The unit of small allocations, and the alignment of all allocations.
 pub(crate) const GRAIN: u64 = 512;
-const CHUNK: u64 = 2 << 20;
+/// The unit of large allocations.
+pub(crate) const CHUNK: u64 = 2 << 20;
 const LARGE: u64 = 1 << 20;
 
 /// The addresses of one device, counted from 0.
@@ -33,9 +34,12 @@ pub(crate) struct Book {
     pub(crate) free_bytes: u64,
     /// Bytes in total.
     pub(crate) total_bytes: u64,
-    /// The free address ranges: start and length.
-    gaps: BTreeMap<u64, u64>,
+    gaps: Gaps,
 }
+
+/// The free address ranges: start and length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gaps(BTreeMap<u64, u64>);
 
 /// Returns the size of the address range of a device with that much memory.
 pub(crate) fn span(memory_bytes: u64) -> u64 {
@@ -55,7 +59,7 @@ fn taken(len: u64) -> (u64, u64) {
 impl Book {
     /// Creates a book in which all memory is free.
     pub(crate) fn new(memory_bytes: u64) -> Self {
-        let gaps = BTreeMap::from([(0, span(memory_bytes))]);
+        let gaps = Gaps::new(span(memory_bytes));
         Book { free_bytes: memory_bytes, total_bytes: memory_bytes, gaps }
     }
 
@@ -65,36 +69,71 @@ impl Book {
         if counted(len) > self.free_bytes {
             return None;
         }
-        let fits = |(start, gap): (&u64, &u64)| {
-            let place = start.next_multiple_of(align);
-            (place + room <= start + gap).then_some((*start, *gap, place))
-        };
-        let (start, gap, place) = self.gaps.iter().find_map(fits)?;
-        self.gaps.remove(&start);
-        if place > start {
-            self.gaps.insert(start, place - start);
-        }
-        if place + room < start + gap {
-            self.gaps.insert(place + room, start + gap - (place + room));
-        }
+        let place = self.gaps.take(room, align)?;
         self.free_bytes -= counted(len);
         Some(place)
     }
 
     /// Frees a place that [`take`](Self::take) found for `len` bytes.
     pub(crate) fn give(&mut self, place: u64, len: u64) {
-        let (mut start, mut room) = (place, taken(len).0);
-        if let Some((before, gap)) = self.gaps.range(..place).next_back()
+        self.gaps.give(place, taken(len).0);
+        self.free_bytes += counted(len);
+    }
+
+    /// Takes `len` bytes without addresses. Returns false if there are too few.
+    pub(crate) fn take_bytes(&mut self, len: u64) -> bool {
+        let left = self.free_bytes.checked_sub(len);
+        self.free_bytes = left.unwrap_or(self.free_bytes);
+        left.is_some()
+    }
+
+    /// Frees bytes from [`take_bytes`](Self::take_bytes).
+    pub(crate) fn give_bytes(&mut self, len: u64) {
+        self.free_bytes += len;
+    }
+}
+
+impl Gaps {
+    /// Creates a list without free addresses.
+    pub(crate) const fn none() -> Self {
+        Gaps(BTreeMap::new())
+    }
+
+    /// Creates a range of `len` addresses from 0 on, all free.
+    fn new(len: u64) -> Self {
+        Gaps(BTreeMap::from([(0, len)]))
+    }
+
+    /// Takes `room` addresses from the lowest multiple of `align` where they fit.
+    pub(crate) fn take(&mut self, room: u64, align: u64) -> Option<u64> {
+        let fits = |(start, gap): (&u64, &u64)| {
+            let place = start.checked_next_multiple_of(align)?;
+            (place.checked_add(room)? <= start + gap).then_some((*start, *gap, place))
+        };
+        let (start, gap, place) = self.0.iter().find_map(fits)?;
+        self.0.remove(&start);
+        if place > start {
+            self.0.insert(start, place - start);
+        }
+        if place + room < start + gap {
+            self.0.insert(place + room, start + gap - (place + room));
+        }
+        Some(place)
+    }
+
+    /// Adds `room` free addresses from `place` on.
+    pub(crate) fn give(&mut self, place: u64, room: u64) {
+        let (mut start, mut room) = (place, room);
+        if let Some((before, gap)) = self.0.range(..place).next_back()
             && before + gap == place
         {
             (start, room) = (*before, room + gap);
-            self.gaps.remove(&start);
+            self.0.remove(&start);
         }
-        if let Some(gap) = self.gaps.remove(&(start + room)) {
+        if let Some(gap) = self.0.remove(&(start + room)) {
             room += gap;
         }
-        self.gaps.insert(start, room);
-        self.free_bytes += counted(len);
+        self.0.insert(start, room);
     }
 }
 

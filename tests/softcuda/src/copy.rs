@@ -13,6 +13,7 @@ use crate::memory::{self, Asker};
 use crate::op::Op;
 use crate::plan;
 use crate::stream::{self, Stream};
+use crate::virtual_memory;
 use crate::work::HostRange;
 
 /// `height` rows of `width` bytes, `pitch` bytes apart.
@@ -60,19 +61,29 @@ struct Located {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Device,
+    /// Mapped device memory.
+    Mapped,
     Locked,
     Pageable,
+}
+
+impl Memory {
+    /// Returns true for memory that may end while work uses it.
+    fn may_end(self) -> bool {
+        matches!(self, Memory::Mapped | Memory::Locked)
+    }
 }
 
 impl End {
     fn place(self, context: &Context, extent: usize, side: &str) -> Outcome<Located> {
         let device = |address, range| match range {
             Ok(translated) => {
-                let locked = translated as u64 == address;
-                Ok(Located {
-                    address: translated,
-                    memory: if locked { Memory::Locked } else { Memory::Device },
-                })
+                let memory = match virtual_memory::behind(address) {
+                    Some(_) => Memory::Mapped,
+                    None if translated as u64 == address => Memory::Locked,
+                    None => Memory::Device,
+                };
+                Ok(Located { address: translated, memory })
             }
             Err(bad) => refuse!(INVALID_VALUE, "the {side}, {extent} bytes at {address:#x}, {bad}"),
         };
@@ -106,8 +117,9 @@ pub(crate) struct CopyWork {
     height: usize,
     /// The rows of a pageable source, one after the other.
     staged: Option<Vec<u8>>,
-    src_locked: bool,
-    dst_locked: bool,
+    /// True if the source may end while the copy is queued, as page-locked and mapped memory may.
+    src_may_end: bool,
+    dst_may_end: bool,
     /// True if the copy takes at least as long as `SOFTCUDA_COPY_DELAY_US` says.
     pub(crate) delayed: bool,
 }
@@ -122,7 +134,7 @@ impl CopyWork {
         for row in 0..self.height {
             let from = (src + row * src_pitch) as *const u8;
             let to = (self.dst + row * self.dst_pitch) as *mut u8;
-            // SAFETY: the call checked both ranges. Device memory is never unmapped. Ending
+            // SAFETY: the call checked both ranges. The system keeps device memory mapped. Ending
             // page-locked memory waits for running work that touches it. A pageable source is
             // staged, and the call waits for a copy to pageable memory. Before a graph's node runs,
             // its device and page-locked memory is looked up again; the launching program promises
@@ -159,11 +171,11 @@ impl CopyWork {
         [self.src, self.dst]
     }
 
-    /// Returns the page-locked memory at its ends.
+    /// Returns the page-locked and the mapped memory at its ends.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let extent = |pitch: usize| (self.height - 1) * pitch + self.width;
-        let src = self.src_locked.then(|| HostRange { start: self.src, len: extent(self.src_pitch) });
-        let dst = self.dst_locked.then(|| HostRange { start: self.dst, len: extent(self.dst_pitch) });
+        let src = self.src_may_end.then(|| HostRange { start: self.src, len: extent(self.src_pitch) });
+        let dst = self.dst_may_end.then(|| HostRange { start: self.dst, len: extent(self.dst_pitch) });
         src.into_iter().chain(dst).collect()
     }
 }
@@ -194,8 +206,8 @@ pub(crate) fn copy(
         width,
         height,
         staged: None,
-        src_locked: from.memory == Memory::Locked,
-        dst_locked: to.memory == Memory::Locked,
+        src_may_end: from.memory.may_end(),
+        dst_may_end: to.memory.may_end(),
         delayed: !wait,
     };
     if from.memory == Memory::Pageable && !stream.is_capturing() {
@@ -225,7 +237,8 @@ pub(crate) struct FillWork {
     shape: Shape,
     pattern: [u8; 4],
     pattern_bytes: usize,
-    locked: bool,
+    /// True if the memory may end while the fill is queued.
+    may_end: bool,
 }
 
 impl FillWork {
@@ -266,10 +279,10 @@ impl FillWork {
         self.dst
     }
 
-    /// Returns the page-locked memory that the fill writes.
+    /// Returns the page-locked or mapped memory that the fill writes.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         let len = (self.shape.height - 1) * self.shape.pitch + self.shape.width;
-        if self.locked { vec![HostRange { start: self.dst, len }] } else { Vec::new() }
+        if self.may_end { vec![HostRange { start: self.dst, len }] } else { Vec::new() }
     }
 }
 
@@ -319,9 +332,9 @@ fn enqueue_fill(
         return Ok(None);
     }
     let place = End::Device(dst).place(stream.context(), extent, "destination")?;
-    let locked = place.memory == Memory::Locked;
+    let (locked, may_end) = (place.memory == Memory::Locked, place.memory.may_end());
     let pattern = pattern.to_le_bytes();
-    let work = FillWork { dst: place.address, shape, pattern, pattern_bytes, locked };
+    let work = FillWork { dst: place.address, shape, pattern, pattern_bytes, may_end };
     let ticket = stream.submit(Op::Fill(Box::new(work)))?;
     Ok(ticket.map(|ticket| (ticket, locked)))
 }
@@ -355,8 +368,8 @@ mod tests {
             width: 2,
             height: 2,
             staged: None,
-            src_locked: false,
-            dst_locked: false,
+            src_may_end: false,
+            dst_may_end: false,
             delayed: false,
         };
         work.stage();

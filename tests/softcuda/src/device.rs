@@ -95,6 +95,7 @@ pub(crate) fn attribute(device: u32, attribute: i32) -> Outcome<i32> {
         83 | 89 => 1,
         // Use of registered memory by its host pointer, registration of host memory.
         91 | 99 => register,
+        102 => plan.virtual_memory as i32,
         // Cooperative launches, memory pools.
         95 | 115 => 1,
         // Version 1 of stream memory operations (the entry points without `_v2`).

@@ -163,6 +163,15 @@ entries! {
     cuMemGetAddressRange_v2
     cuMemAllocManaged
     cuStreamAttachMemAsync
+    cuMemAddressReserve
+    cuMemAddressFree
+    cuMemCreate
+    cuMemRelease
+    cuMemMap
+    cuMemUnmap
+    cuMemSetAccess
+    cuMemGetAccess
+    cuMemGetAllocationGranularity
     cuMemPrefetchAsync
     cuMemPrefetchAsync_v2
     cuMemAdvise
@@ -239,6 +248,13 @@ impl Entry {
                 | Entry::cuEventElapsedTime_v2
                 | Entry::cuMemGetInfo_v2
                 | Entry::cuMemPoolTrimTo
+                | Entry::cuMemAddressReserve
+                | Entry::cuMemAddressFree
+                | Entry::cuMemCreate
+                | Entry::cuMemRelease
+                | Entry::cuMemMap
+                | Entry::cuMemUnmap
+                | Entry::cuMemSetAccess
                 | Entry::cuModuleGetFunction
                 | Entry::cuFuncLoad
         )

@@ -15,3 +15,4 @@ mod modules;
 mod nvml;
 mod own;
 mod streams;
+mod virtual_memory;

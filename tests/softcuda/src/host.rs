@@ -249,19 +249,20 @@ fn remove(start: usize, origin: Origin) -> Outcome<Locked> {
             },
         }
     };
-    punish_users(range.range());
+    punish_users(range.range(), "page-locked memory");
     Ok(range)
 }
 
-/// Poisons the contexts of streams whose work touches a range that has ended. Returns once no
-/// running work touches it.
-fn punish_users(range: HostRange) {
+/// Poisons the contexts of streams whose work touches a range that has ended, which `what` names.
+/// Returns once no running work touches it.
+pub(crate) fn punish_users(range: HostRange, what: &str) {
     for stream in stream::all().filter(|stream| stream.touches(range)) {
         let context = stream.context();
         if context.poisoned().is_none() {
             let why = format!(
-                "page-locked memory at {:#x}, {} bytes, ended while queued work still uses it",
-                range.start, range.len
+                "{what} at {:#x}, {} bytes, ended while queued work still uses it",
+                memory::shown(range.start),
+                range.len
             );
             stream.fault(Code::ILLEGAL_ADDRESS, &why);
         }
@@ -286,7 +287,7 @@ pub(crate) fn free_all(context: &Context) {
         ranges.extract_if(.., |range| range.context == context.index).collect()
     };
     for range in ended {
-        punish_users(range.range());
+        punish_users(range.range(), "page-locked memory");
         if range.origin != Origin::Registered {
             unmap(range);
         }

@@ -16,6 +16,7 @@ use crate::op::{HostCall, Op};
 use crate::plan;
 use crate::ptx::Slot;
 use crate::stream;
+use crate::virtual_memory;
 use crate::work::{Fault, HostRange};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
@@ -368,11 +369,15 @@ impl LaunchWork {
         }
     }
 
-    /// Returns the memory outside device memory that the pointers name. If they are valid, it is
-    /// page-locked.
+    /// Returns the memory that the pointers name and that may end while the launch is queued: host
+    /// addresses, of page-locked memory if they are valid, and mapped memory.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
-        let host = self.pointers().into_iter().filter(|(address, _)| !memory::is_device_address(*address));
-        host.map(|(address, len)| HostRange { start: address as usize, len }).collect()
+        let may_end = |(address, len): (u64, usize)| match virtual_memory::behind(address) {
+            Some(behind) => Some(HostRange { start: behind as usize, len }),
+            None if memory::is_device_address(address) => None,
+            None => Some(HostRange { start: address as usize, len }),
+        };
+        self.pointers().into_iter().filter_map(may_end).collect()
     }
 }
 

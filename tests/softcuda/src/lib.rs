@@ -93,11 +93,26 @@
 //! A synchronous fill of memory that the host can read, page-locked or managed, has ended when the
 //! call returns (CUDA driver API, "API synchronization behavior").
 //!
-//! Arrays, textures, virtual memory and IPC are missing, and so are their symbols.
+//! Arrays, textures and IPC are missing, and so are their symbols.
 //! `cuProfilerStart` and `cuProfilerStop` do nothing, because no tool is attached.
 //! `cuGetExportTable` finds no table.
 //! `cuGetProcAddress` knows in which CUDA version the entry points with a suffix appeared; the
 //! others count as old as the oldest version.
+//!
+//! # Virtual memory
+//! Reserved addresses belong to no device, and the hint for their place is ignored. The granularity
+//! is 2 MiB. Adjacent mappings serve copies, fills and kernels as one range. Mapped memory belongs
+//! to no context: the devices that `cuMemSetAccess` names may use it, and peer access does not
+//! matter. A granted peer needs a machine with peer access.
+//!
+//! `cuMemUnmap` waits for no work, since no document says that it does (PyTorch's allocator waits
+//! itself). Unmapping memory that queued or running work uses poisons the context of that work, as
+//! the release of page-locked memory does. For a kernel's PTX this is known of the memory at its
+//! pointer arguments.
+//!
+//! A handle is mapped once at most, and whole. Other uses, read-only access, memory on the host and
+//! memory for other processes are refused with `CUDA_ERROR_NOT_SUPPORTED`. Mapped memory outlives
+//! the contexts.
 //!
 //! # Libraries and links
 //! A library is checked when it is loaded, and loaded into a context on first use there, as with
@@ -207,6 +222,7 @@
 //! | `SOFTCUDA_CAPTURE_STRICT=1` | more calls are potentially unsafe beside a capture, see below |
 //! | `SOFTCUDA_NO_MEMOPS=1` | no stream memory operations |
 //! | `SOFTCUDA_NO_REGISTER=1` | no registration of host memory, see below |
+//! | `SOFTCUDA_VIRTUAL_MEMORY=0` | no virtual memory: its calls return `CUDA_ERROR_NOT_SUPPORTED` |
 //! | `SOFTCUDA_CONFIDENTIAL=1` | a device in confidential computing mode, see below |
 //! | `SOFTCUDA_IMMEDIATE=1` | nothing runs asynchronously, see below |
 //! | `SOFTCUDA_COUNTS=1` | prints the call counts at exit |
@@ -278,9 +294,9 @@
 //!
 //! `SOFTCUDA_CAPTURE_STRICT`: more calls count as potentially unsafe, because no document says that
 //! they are safe: queries and synchronizations of streams that do not capture, creation and
-//! destruction of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`, `cuModuleGetFunction`
-//! and `cuFuncLoad`. The documented rules hold without the setting (cuda.h,
-//! `cuThreadExchangeStreamCaptureMode`).
+//! destruction of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`, `cuModuleGetFunction`,
+//! `cuFuncLoad`, and the calls that change virtual memory. The documented rules hold without the
+//! setting (cuda.h, `cuThreadExchangeStreamCaptureMode`).
 //!
 //! `SOFTCUDA_NO_REGISTER`: `cuMemHostRegister` returns `CUDA_ERROR_NOT_SUPPORTED`, and the device
 //! attributes about registered memory are 0, as on devices without I/O coherency (CUDA for Tegra,
@@ -341,6 +357,7 @@ mod symbols;
 mod target;
 mod texts;
 mod timer;
+mod virtual_memory;
 mod visible;
 mod work;
 mod worker;

@@ -170,8 +170,8 @@ impl Op {
         }
     }
 
-    /// Returns the page-locked memory that the operation uses. The range of a word is included
-    /// wherever the word is.
+    /// Returns the page-locked and mapped memory that the operation uses. The range of a word is
+    /// included wherever the word is.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
             Op::Copy(copy) => copy.host_ranges(),

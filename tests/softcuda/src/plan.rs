@@ -33,6 +33,7 @@ pub(crate) struct Plan {
     pub(crate) capture_strict: bool,
     pub(crate) memops: bool,
     pub(crate) register: bool,
+    pub(crate) virtual_memory: bool,
     pub(crate) confidential: bool,
     /// True if kernels with a twin run their PTX too.
     pub(crate) kernels_ptx: bool,
@@ -137,6 +138,7 @@ impl Plan {
             capture_strict: reader.flag("SOFTCUDA_CAPTURE_STRICT", false),
             memops: !reader.flag("SOFTCUDA_NO_MEMOPS", false),
             register: !reader.flag("SOFTCUDA_NO_REGISTER", false) && !confidential,
+            virtual_memory: reader.flag("SOFTCUDA_VIRTUAL_MEMORY", true),
             confidential,
             kernels_ptx: reader.read("SOFTCUDA_KERNELS", false, |text| match text {
                 "ptx" => Some(true),
@@ -175,7 +177,9 @@ mod tests {
         assert!(mistakes.is_empty());
         assert_eq!(plan.devices, [0]);
         assert_eq!(plan.memory_bytes, 8 << 30);
-        assert!(plan.peer && plan.memops && !plan.immediate && plan.copy_delay.is_none());
+        assert!(
+            plan.peer && plan.memops && plan.virtual_memory && !plan.immediate && plan.copy_delay.is_none()
+        );
         assert!(plan.depth.is_none() && !plan.one_at_a_time);
     }
 

@@ -89,7 +89,7 @@ impl Work {
         Ok(())
     }
 
-    /// Returns the page-locked memory that the work touches.
+    /// Returns the page-locked and mapped memory that the work touches.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         match self {
             Work::Op(op) => op.host_ranges(),

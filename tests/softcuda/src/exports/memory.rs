@@ -22,9 +22,9 @@ struct About {
 }
 
 fn about(address: u64) -> Outcome<About> {
-    let found = |context: &context::Context, kind, start, len, host| About {
-        context: context.handle(),
-        device: context.device,
+    let found = |context: CUcontext, device, kind, start, len, host| About {
+        context,
+        device,
         kind,
         start,
         len,
@@ -33,12 +33,14 @@ fn about(address: u64) -> Outcome<About> {
     };
     if let Some(allocation) = memory::find(address) {
         let (start, len) = (allocation.start(), allocation.len() as usize);
-        return Ok(found(allocation.context(), MEMORY_DEVICE, start, len, None));
+        let context = allocation.context().map_or(CUcontext(0), context::Context::handle);
+        return Ok(found(context, allocation.device(), MEMORY_DEVICE, start, len, None));
     }
     match host::whole(address as usize) {
         Some(Whole { start, len, context, is_managed }) => {
             let kind = if is_managed { MEMORY_DEVICE } else { MEMORY_HOST };
-            Ok(About { is_managed, ..found(context, kind, start as u64, len, Some(address)) })
+            let whole = found(context.handle(), context.device, kind, start as u64, len, Some(address));
+            Ok(About { is_managed, ..whole })
         }
         None => Err(Code::INVALID_VALUE.into()),
     }
@@ -98,7 +100,7 @@ fn free(address: CUdeviceptr, in_order_of: Option<CUstream>) -> Outcome {
         }
         None => {
             capture::refuse_unsafe()?;
-            let owner = allocation.context();
+            let owner = allocation.context().unwrap_or(current);
             ended()?;
             owner.synchronize()?;
             if !std::ptr::eq(owner, current) {

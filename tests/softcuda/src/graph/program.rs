@@ -105,7 +105,7 @@ impl Program {
         self.nodes.iter().try_for_each(|node| node.check())
     }
 
-    /// Returns the page-locked memory that the program touches.
+    /// Returns the page-locked and mapped memory that the program touches.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         self.nodes.iter().flat_map(|node| node.op.host_ranges()).collect()
     }

@@ -81,7 +81,7 @@ impl Run {
         }
     }
 
-    /// Returns the page-locked memory that the launch touches, now or later.
+    /// Returns the page-locked and mapped memory that the launch touches, now or later.
     pub(crate) fn host_ranges(&self) -> Vec<HostRange> {
         self.program.host_ranges()
     }

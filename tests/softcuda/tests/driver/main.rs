@@ -35,3 +35,4 @@ mod memory;
 mod order;
 mod peers;
 mod registration;
+mod virtual_memory;
