@@ -38,6 +38,7 @@ impl Failed {
     const NOT_FOUND: u32 = 500;
     const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
     const NOT_READY: u32 = 600;
+    pub(crate) const NOT_SUPPORTED: u32 = 801;
     /// The failure of a call from a host function: CUDA is not called, since it is calling
     /// that function. CUDA may answer so itself (`CUDA_ERROR_NOT_PERMITTED`), by its
     /// description of `cuLaunchHostFunc`, but need not.

@@ -35,6 +35,9 @@ pub(crate) mod attribute {
     pub(crate) const CAPABILITY_MINOR: i32 = 76;
     pub(crate) const COOPERATIVE_LAUNCH: i32 = 95;
     pub(crate) const SHARED_PER_BLOCK_OPTIN: i32 = 97;
+    pub(crate) const VIRTUAL_MEMORY: i32 = 102;
+    /// The attribute of mapped memory that other devices on the bus can reach.
+    pub(crate) const DIRECT_RDMA_TO_MAPPED: i32 = 110;
     /// The attribute of the `_v2` stream memory operations.
     pub(crate) const STREAM_MEMORY_OPERATIONS_64: i32 = 122;
 }

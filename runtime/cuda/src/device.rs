@@ -12,6 +12,7 @@ use super::work::gate::{
     Free, ahead_unless_held, free_between_gates, free_of, free_unless_held, note_not_freed,
 };
 use super::work::graph;
+use super::work::virtual_memory::reserved::Reserved;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
@@ -44,6 +45,7 @@ pub struct CudaDevice {
     stopping: Arc<AtomicBool>,
     /// The bytes of device memory and of host memory that could not be freed.
     not_freed: [Arc<AtomicUsize>; 2],
+    reserved: Reserved,
 }
 
 /// The options that a CUDA device is opened with.
@@ -107,6 +109,7 @@ impl CudaDevice {
             streams: Mutex::default(),
             stopping: Arc::default(),
             not_freed: Default::default(),
+            reserved: Reserved::none(context),
         })
     }
 
@@ -296,6 +299,28 @@ unsafe impl Driver for CudaDevice {
         // SAFETY: `free_of` has the rules of this function.
         let free = unsafe { self.free_of(ptr, len_bytes) };
         background::run_where_it_may_block(move || free_unless_held(context, free));
+    }
+
+    fn granule_bytes(&self) -> Option<usize> {
+        self.context.granule_bytes()
+    }
+
+    fn reserve(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        self.reserved.reserve(len_bytes).map_err(|failed| match self.driver_error(failed) {
+            // Addresses ran out, and not the device's memory.
+            DriverError::OutOfMemory(_) => DriverError::Refused(failed.into()),
+            error => error,
+        })
+    }
+
+    unsafe fn map(&self, at: DevicePtr, len_bytes: usize, piece_bytes: usize) -> Result<(), DriverError> {
+        // SAFETY: `map` of the context has the same rules, which the caller keeps.
+        unsafe { self.context.map(at.0, len_bytes, piece_bytes) }.map_err(|failed| self.driver_error(failed))
+    }
+
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+        // SAFETY: `unmap` of the context has the same rules, which the caller keeps.
+        unsafe { self.context.unmap(pieces) }
     }
 
     fn not_freed(&self) -> NotFreed {

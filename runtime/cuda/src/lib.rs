@@ -25,7 +25,7 @@
 //!
 //! # Lock order
 //! stream's lock → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
-//! those of `handles`. CUDA is called under a stream's lock, and under `modules`, `shared`
+//! those of `handles`; `HELD` and `peers` → `mappings`. CUDA is called under a stream's lock, and under `modules`, `shared`
 //! and `peers`, which only first uses take. It is called under `HELD` while memory is freed, for
 //! which only gates wait. It is also called under `draining`, whose query does not block.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -59,7 +59,7 @@ impl Failed {
 
     /// Returns true if the error may be that of another device, which the call touches as well. It
     /// may be a device that the call names, the device whose context was current before, or any
-    /// device where memory is mapped for all of them.
+    /// device where memory is mapped for all of them. Calls of virtual memory name no context.
     pub(crate) fn may_be_anothers(self) -> bool {
         matches!(
             self.call,
@@ -75,6 +75,13 @@ impl Failed {
                 | "cuMemHostUnregister"
                 | "cuMemAlloc_v2"
                 | "cuMemFree_v2"
+                | "cuMemAddressReserve"
+                | "cuMemAddressFree"
+                | "cuMemCreate"
+                | "cuMemRelease"
+                | "cuMemMap"
+                | "cuMemUnmap"
+                | "cuMemSetAccess"
         )
     }
 }

@@ -227,6 +227,16 @@ pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
     note_failures(context, in_driver(held, |held| &mut held.freeing, call));
 }
 
+/// Calls `free`, because an allocation needs the memory, unless it might wait for long: a gate is
+/// closed, or the call would never return.
+pub(crate) fn freeing_unless_held<R>(context: &Context, free: impl FnOnce() -> R) -> Option<R> {
+    let held = HELD.lock();
+    if !held.gates.is_empty() || context.has_standing_stream() {
+        return None;
+    }
+    Some(in_driver(held, |held| &mut held.freeing, free))
+}
+
 fn note_failures(context: &'static Context, answers: Vec<Answer>) {
     for failed in answers.into_iter().filter_map(Result::err) {
         note_not_freed(context, failed);

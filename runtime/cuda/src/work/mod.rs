@@ -9,20 +9,23 @@ pub(crate) mod host_fn;
 pub(crate) mod launch;
 pub(crate) mod peers;
 pub(crate) mod raw_streams;
+pub(crate) mod virtual_memory;
 
 use crate::api::Answer;
 use capturing::Lent;
 use peers::Peers;
 use raw_streams::RawStreams;
 use std::sync::atomic::{AtomicBool, Ordering};
+use virtual_memory::mappings::Mappings;
 
-/// The CUDA streams of a context, and what is known about them.
+/// The CUDA streams and the mapped memory of a context, and what is known about them.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) streams: RawStreams,
     pub(crate) capture_streams: RawStreams,
     pub(crate) lent: Lent,
     pub(crate) peers: Peers,
+    pub(crate) mappings: Mappings,
     /// True once a launch that blocked on a full queue of CUDA has been reported.
     told_of_full_queue: AtomicBool,
 }
@@ -35,6 +38,7 @@ impl Queues {
             capture_streams: RawStreams::for_captures()?,
             lent: Lent::default(),
             peers: Peers::default(),
+            mappings: Mappings::default(),
             told_of_full_queue: AtomicBool::new(false),
         })
     }

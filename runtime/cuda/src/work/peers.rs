@@ -31,6 +31,12 @@ impl Context {
                 _ => {}
             }
         }
+        if can && let Err(failed) = peer.let_use_mapped(self.device) {
+            if failed.is_fault() {
+                return Err(failed);
+            }
+            can = false;
+        }
         peers.insert(peer.ordinal, can);
         Ok(can)
     }
