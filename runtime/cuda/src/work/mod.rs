@@ -1,4 +1,5 @@
 //! The kinds of work on a stream: copies, launches, host functions, foreign work, graphs and gates.
+//! Memory that is mapped for such work is here too (`virtual_memory`).
 
 pub(crate) mod capturing;
 pub(crate) mod copy;
