@@ -157,12 +157,12 @@ const SEVERAL_GATES: [&str; 8] = [
 ];
 
 #[test]
-fn the_contract_holds_where_the_driver_registers_no_memory() {
+fn the_contract_holds_where_the_driver_registers_and_maps_no_memory() {
     // Gates are host functions then, and only one of them can be closed at a time.
     let one_at_a_time = ("RUST_TEST_THREADS", "1");
     run_third_of_cuda_tests(
         &Third { number: 2, and_all: &["streams::"], skipped: &SEVERAL_GATES },
-        &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), one_at_a_time],
+        &[DEVICES, ("SOFTCUDA_NO_REGISTER", "1"), ("SOFTCUDA_VIRTUAL_MEMORY", "0"), one_at_a_time],
     );
 }
 

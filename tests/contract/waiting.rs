@@ -9,6 +9,11 @@ use warpline::prelude::*;
 
 const MIB: usize = 1 << 20;
 
+/// Returns a block of 24 MiB, and a short one that keeps it from growing in place.
+fn beside_live_memory(stream: &Stream) -> warpline::Result<(Buffer<u8>, Buffer<u8>)> {
+    Ok((stream.alloc(24 * MIB)?, stream.alloc(2 * MIB)?))
+}
+
 contract! {
     async fn memory_that_grows_step_by_step_waits_for_the_work_of_the_steps_before([device]) {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(64 * MIB))?;
@@ -37,7 +42,7 @@ contract! {
     async fn memory_behind_a_gate_is_refused_at_once_and_the_error_names_the_gate([device]) {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
         let stream = device.new_stream()?;
-        let block = stream.alloc::<u8>(24 * MIB)?;
+        let (block, _kept) = beside_live_memory(&stream)?;
         let (gate, line) = (stream.hold()?, line!());
         stream.fill(&block, 1).queued()?;
         drop(block);
@@ -55,7 +60,7 @@ contract! {
     async fn memory_behind_a_host_function_is_refused_at_once([device]) {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
         let stream = device.new_stream()?;
-        let block = stream.alloc::<u8>(24 * MIB)?;
+        let (block, _kept) = beside_live_memory(&stream)?;
         let (sender, receiver) = mpsc::channel::<()>();
         let in_turns = device.runs_in_turns();
         // In turns, a poll runs it, and it must not wait for this task.
@@ -104,7 +109,7 @@ contract! {
     async fn a_future_that_is_dropped_leaves_the_queue([device]) {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
         let stream = device.new_stream()?;
-        let block = stream.alloc::<u8>(24 * MIB)?;
+        let (block, _kept) = beside_live_memory(&stream)?;
         for value in 0..8 {
             stream.fill(&block, value).queued()?;
         }
@@ -127,7 +132,7 @@ contract! {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
         let lease = device.stream_pool(1)?.try_lease()?.expect("no stream is leased");
         let stream = Stream::clone(&lease);
-        let block = stream.alloc::<u8>(24 * MIB)?;
+        let (block, kept) = beside_live_memory(&stream)?;
         for value in 0..8 {
             stream.fill(&block, value).queued()?;
         }
@@ -139,6 +144,7 @@ contract! {
         if waits_on {
             says(&waits.await.unwrap_err(), ErrorKind::Closed, &["the stream is closed"]);
         }
+        drop(kept);
         assert_eq!(device.memory_stats().allocated_bytes, 0);
     }
 
@@ -146,7 +152,7 @@ contract! {
         let strict = |builder: warpline::RuntimeBuilder| builder.memory_limit(32 * MIB).sync(SyncMode::Error);
         let (_runtime, device) = with_settings(&device, strict)?;
         let stream = device.new_stream()?;
-        let block = stream.alloc::<u8>(24 * MIB)?;
+        let (block, _kept) = beside_live_memory(&stream)?;
         stream.fill(&block, 1).queued()?;
         drop(block);
         if device.runs_in_turns() {

@@ -174,7 +174,7 @@ fn memory_last_used_by_a_closed_stream_of_a_failed_device_can_be_used_again() {
 #[test]
 fn an_allocation_is_not_tied_to_a_failed_device() {
     within_a_minute(|| {
-        let (_runtime, [healthy, failing]) = two_devices(Runtime::builder().memory_limit(4 << 20));
+        let (_runtime, [healthy, failing]) = two_devices(Runtime::builder().memory_limit(6 << 20));
         let (stream, other) = (healthy.new_stream().unwrap(), failing.new_stream().unwrap());
         let len = (3 << 20) / size_of::<f32>();
         let (x, y) = (stream.alloc::<f32>(len).unwrap(), other.alloc::<f32>(len).unwrap());

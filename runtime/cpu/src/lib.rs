@@ -29,6 +29,8 @@
 //! wakers and drops of user values run under no lock but the turn.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(unix)]
+mod addresses;
 mod awake;
 mod backend;
 mod bytes;
@@ -205,6 +207,36 @@ unsafe impl Driver for CpuDriver {
         // SAFETY: `Memory::free` needs a block that `alloc` returned for this length and that is
         // not in use. Our caller promises both.
         unsafe { self.0.memory.free(ptr, len_bytes) }
+    }
+
+    #[cfg(unix)]
+    fn granule_bytes(&self) -> Option<usize> {
+        addresses::page_bytes()
+    }
+
+    #[cfg(unix)]
+    fn reserve(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        let refused =
+            || DriverError::Refused(format!("the host has no {len_bytes} bytes of addresses").into());
+        let start = self.0.memory.reserve(len_bytes).ok_or_else(refused)?;
+        Ok(DevicePtr(start.expose_provenance() as u64))
+    }
+
+    #[cfg(unix)]
+    unsafe fn map(&self, at: DevicePtr, len_bytes: usize, _: usize) -> Result<(), DriverError> {
+        let start = std::ptr::with_exposed_provenance_mut(at.0 as usize);
+        // SAFETY: `Memory::map` has the rules of this function.
+        unsafe { self.0.memory.map(start, len_bytes) }
+    }
+
+    #[cfg(unix)]
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+        let unmap = |&&(at, len_bytes): &&(DevicePtr, usize)| {
+            let start = std::ptr::with_exposed_provenance_mut(at.0 as usize);
+            // SAFETY: `Memory::unmap` has the rules of this function.
+            unsafe { self.0.memory.unmap(start, len_bytes) }
+        };
+        pieces.iter().take_while(unmap).count()
     }
 
     fn alloc_host(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {

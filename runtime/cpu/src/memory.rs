@@ -1,6 +1,8 @@
 //! The CPU device's memory: zeroed, aligned, and optionally limited.
 // Decision: docs/decisions/0026-large-cpu-blocks-ask-for-huge-pages.md
 
+#[cfg(unix)]
+use crate::addresses::Addresses;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use warpline_driver::{DriverError, FreeMemory};
@@ -29,12 +31,19 @@ const PAGE_BYTES: usize = 4096;
 pub(super) struct Memory {
     total_bytes: Option<usize>,
     used_bytes: AtomicUsize,
+    #[cfg(unix)]
+    addresses: Addresses,
 }
 
 impl Memory {
     /// Returns memory with a limit of `total_bytes`. `None` means as much as the system provides.
     pub(super) fn new(total_bytes: Option<usize>) -> Self {
-        Memory { total_bytes, used_bytes: AtomicUsize::new(0) }
+        Memory {
+            total_bytes,
+            used_bytes: AtomicUsize::new(0),
+            #[cfg(unix)]
+            addresses: Addresses::default(),
+        }
     }
 
     /// Returns the size of the device memory: the limit, or the memory of the machine. Returns 0 if
@@ -49,17 +58,29 @@ impl Memory {
         DriverError::OutOfMemory(self.total_bytes.map(free))
     }
 
-    /// Allocates memory that counts against the limit.
-    pub(super) fn alloc(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+    /// Counts `len_bytes` against the limit.
+    fn take(&self, len_bytes: usize) -> Result<(), DriverError> {
         let most = self.total_bytes.unwrap_or(usize::MAX);
         let room = |used: usize| used.checked_add(len_bytes).filter(|sum| *sum <= most);
-        self.used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
-            .map_err(|used| self.out_of_memory(used))?;
-        zeroed(len_bytes, DEVICE).ok_or_else(|| {
-            let used = self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed) - len_bytes;
-            self.out_of_memory(used)
-        })
+        let taken = self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
+        taken.map(|_| ()).map_err(|used| self.out_of_memory(used))
+    }
+
+    /// Counts `len_bytes` no more.
+    fn untake(&self, len_bytes: usize) {
+        self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the error of a system that does not have the `len_bytes` that were taken.
+    fn not_there(&self, len_bytes: usize) -> DriverError {
+        self.untake(len_bytes);
+        self.out_of_memory(self.used_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Allocates memory that counts against the limit.
+    pub(super) fn alloc(&self, len_bytes: usize) -> Result<*mut u8, DriverError> {
+        self.take(len_bytes)?;
+        zeroed(len_bytes, DEVICE).ok_or_else(|| self.not_there(len_bytes))
     }
 
     /// Frees a block.
@@ -71,6 +92,44 @@ impl Memory {
         // vouches for it.
         unsafe { release(ptr, len_bytes, DEVICE) };
         self.used_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+    }
+}
+
+/// Memory that is mapped to reserved addresses.
+#[cfg(unix)]
+impl Memory {
+    /// Reserves `len_bytes` of addresses, or returns `None` if the system has too few.
+    pub(super) fn reserve(&self, len_bytes: usize) -> Option<*mut u8> {
+        self.addresses.reserve(len_bytes)
+    }
+
+    /// Makes reserved addresses memory, which counts against the limit.
+    ///
+    /// # Safety
+    /// The addresses came from [`reserve`](Self::reserve), are whole pages, and have no memory.
+    pub(super) unsafe fn map(&self, start: *mut u8, len_bytes: usize) -> Result<(), DriverError> {
+        self.take(len_bytes)?;
+        // SAFETY: the caller vouches for it.
+        if !unsafe { self.addresses.map(start, len_bytes) } {
+            return Err(self.not_there(len_bytes));
+        }
+        if len_bytes >= DEVICE.large_bytes {
+            ask_for_huge_pages(start, len_bytes);
+        }
+        Ok(())
+    }
+
+    /// Frees the memory at reserved addresses. Returns false if the system refuses.
+    ///
+    /// # Safety
+    /// [`map`](Self::map) mapped the addresses, and nothing uses their memory any more.
+    pub(super) unsafe fn unmap(&self, start: *mut u8, len_bytes: usize) -> bool {
+        // SAFETY: the caller vouches for it.
+        let unmapped = unsafe { self.addresses.unmap(start, len_bytes) };
+        if unmapped {
+            self.untake(len_bytes);
+        }
+        unmapped
     }
 }
 
@@ -249,5 +308,25 @@ mod tests {
         for len_bytes in [usize::MAX - 100, isize::MAX as usize - 5000] {
             assert_eq!(memory.alloc(len_bytes), Err(DriverError::OutOfMemory(None)));
         }
+    }
+
+    #[test]
+    #[cfg(all(unix, not(miri)))]
+    fn memory_that_is_mapped_again_is_zero_again() {
+        let (memory, page) = (Memory::new(Some(1 << 20)), crate::addresses::page_bytes().unwrap());
+        let start = memory.reserve(8 * page).unwrap();
+        let at = start.wrapping_add(2 * page);
+        for _ in 0..2 {
+            // SAFETY: the pages are of the range, and have no memory.
+            unsafe { memory.map(at, 3 * page) }.unwrap();
+            assert!(matches!(memory.alloc((1 << 20) - 2 * page), Err(DriverError::OutOfMemory(Some(_)))));
+            // SAFETY: the pages are mapped, zeroed, and of this test alone.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(at, 3 * page) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(7);
+            // SAFETY: nothing uses the pages any more.
+            assert!(unsafe { memory.unmap(at, 3 * page) });
+        }
+        assert!(memory.reserve(usize::MAX / page * page).is_none());
     }
 }

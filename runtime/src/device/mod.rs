@@ -240,7 +240,7 @@ impl Device {
     /// let head = "\
     /// memory of cpu:0                 now       peak
     /// allocated                   4.0 MiB    4.0 MiB
-    /// reserved                   20.0 MiB   20.0 MiB
+    /// reserved                    4.0 MiB    4.0 MiB
     /// ";
     /// assert!(summary.starts_with(head), "{summary}");
     /// # drop(weights);

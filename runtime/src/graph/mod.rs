@@ -200,7 +200,7 @@ impl Graph {
         let plan = Arc::new(plan);
         let executable = core.device.with_room(|driver| driver.instantiate(&plan));
         let executable = executable.map_err(|error| core.refused(site, &error))?;
-        let (segments, memory_bytes) = core.device.memory.segments_of(pool.id);
+        let (segments, memory_bytes) = core.device.memory.pieces_of(pool.id);
         let own_claims = segments.into_iter().map(|addresses| {
             let range = ByteRange::contiguous(0, addresses.end - addresses.start).shifted(addresses.start);
             Claim { range, exclusive: true }

@@ -2,9 +2,13 @@
 //!
 //! Blocks are split, joined and removed here. This module knows neither order nor sizes.
 //!
-//! A segment is one piece of memory from the driver. Its blocks tile its bytes, and each is linked
-//! to its neighbours. [`Zones`] decides where each byte lies. Both live in slabs and are named by
-//! index, so that cutting and joining allocate nothing in the steady state.
+//! A segment is a range of addresses. Its blocks tile its bytes, and each is linked to its
+//! neighbours. [`Zones`] decides where each byte lies. Both live in slabs and are named by index, so
+//! that cutting and joining allocate nothing in the steady state.
+//!
+//! A segment of fixed length is one piece of memory from the driver. A segment that grows is made of
+//! addresses, to which pieces are mapped. Its other addresses are **holes**: blocks without memory,
+//! none of them beside another.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
@@ -12,7 +16,8 @@ use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::ops::{Index, IndexMut};
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut, Range};
 
 /// The index that stands for no block or segment.
 pub(super) const NONE: u32 = u32::MAX;
@@ -36,6 +41,10 @@ pub(super) enum State {
     Recent,
     /// Free, on the pool's shelf.
     Shelved,
+    /// Free, while the driver unmaps it.
+    Leaving,
+    /// Addresses without memory.
+    Hole,
     /// Not a block but a free place in the slab.
     Vacant,
 }
@@ -71,12 +80,31 @@ pub(super) struct Block {
     pub(super) site: Option<Site>,
 }
 
-#[derive(Clone, Copy, Debug)]
+impl Block {
+    /// Returns true if a request may get this block, once its uses allow it.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self.state, State::Recent | State::Shelved)
+    }
+}
+
+#[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) len: usize,
-    /// The length of what the driver allocated: `len` and the zones.
+    /// The number of addresses: `len` and the zones.
     pub(super) span: usize,
+    pub(super) first: u32,
+    /// True if pieces are mapped to its addresses one by one.
+    pub(super) grows: bool,
+    /// The length of each piece of memory from the driver, by its offset.
+    pub(super) pieces: BTreeMap<usize, usize>,
+}
+
+/// A piece of memory from the driver, with the first block that has bytes of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) offset: usize,
+    pub(super) len: usize,
     pub(super) first: u32,
 }
 
@@ -89,6 +117,7 @@ pub(super) struct Blocks {
     count: usize,
     segments: Vec<Option<Segment>>,
     vacant_segments: Vec<u32>,
+    holes: Vec<u32>,
 }
 
 impl Index<u32> for Blocks {
@@ -116,12 +145,13 @@ impl Blocks {
             count: 0,
             segments: Vec::new(),
             vacant_segments: Vec::new(),
+            holes: Vec::new(),
         }
     }
 
-    /// Returns the number of blocks in every state but vacant.
+    /// Returns the number of blocks that have memory.
     pub(super) fn len(&self) -> usize {
-        self.count
+        self.count - self.holes.len()
     }
 
     #[inline]
@@ -137,8 +167,57 @@ impl Blocks {
         self.segments.iter().flatten()
     }
 
-    pub(super) fn segment_count(&self) -> usize {
-        self.segments.len() - self.vacant_segments.len()
+    pub(super) fn segment(&self, index: u32) -> &Segment {
+        self.segments[index as usize].as_ref().expect("a block names a segment that exists")
+    }
+
+    fn segment_mut(&mut self, index: u32) -> &mut Segment {
+        self.segments[index as usize].as_mut().expect("a block names a segment that exists")
+    }
+
+    /// Returns the number of pieces of memory from the driver.
+    pub(super) fn piece_count(&self) -> usize {
+        self.segments().map(|segment| segment.pieces.len()).sum()
+    }
+
+    /// Returns the blocks without memory.
+    pub(super) fn holes(&self) -> &[u32] {
+        &self.holes
+    }
+
+    /// Returns the number of bytes of the segment before `at`.
+    pub(super) fn offset(&self, at: u32) -> usize {
+        let Block { address, class, segment, .. } = self[at];
+        self.zones.len(class, (address - self.segment(segment).address) as usize)
+    }
+
+    /// Returns the addresses of `len` bytes of a segment from `offset` on, with their zones.
+    pub(super) fn addresses(&self, segment: &Segment, offset: usize, len: usize) -> Range<u64> {
+        let class = self[segment.first].class;
+        let at = |offset| segment.address + self.zones.span(class, offset) as u64;
+        at(offset)..at(offset + len)
+    }
+
+    /// Returns the pieces of a segment, by offset.
+    pub(super) fn pieces(&self, segment: &Segment) -> impl Iterator<Item = Piece> {
+        let (mut first, mut start) = (segment.first, 0);
+        segment.pieces.iter().map(move |(&offset, &len)| {
+            while start + self[first].len <= offset {
+                start += self[first].len;
+                first = self[first].right;
+            }
+            Piece { offset, len, first }
+        })
+    }
+
+    /// Returns the blocks that have bytes of a piece.
+    pub(super) fn within(&self, piece: Piece) -> impl Iterator<Item = u32> {
+        let mut start = self.offset(piece.first);
+        self.along(piece.first).take_while(move |&at| {
+            let is_within = start < piece.offset + piece.len;
+            start += self[at].len;
+            is_within
+        })
     }
 
     /// Returns the blocks of the segment that begins with `first`, by address.
@@ -148,6 +227,21 @@ impl Blocks {
 
     /// Takes in new memory as one free block that is in no list, and returns that block.
     pub(super) fn add_segment(&mut self, address: u64, len: usize, class: Class, pool: PoolId) -> u32 {
+        let (segment, first) = self.new_segment(address, len, class, pool);
+        self.segment_mut(segment).pieces.insert(0, len);
+        first
+    }
+
+    /// Takes in addresses without memory: a segment that grows. Returns its only block, a hole.
+    pub(super) fn add_addresses(&mut self, address: u64, len: usize, class: Class) -> u32 {
+        let (segment, first) = self.new_segment(address, len, class, PoolId::DEFAULT);
+        self.segment_mut(segment).grows = true;
+        self[first].state = State::Hole;
+        self.holes.push(first);
+        first
+    }
+
+    fn new_segment(&mut self, address: u64, len: usize, class: Class, pool: PoolId) -> (u32, u32) {
         let segment = self.vacant_segments.pop().unwrap_or_else(|| {
             self.segments.push(None);
             self.segments.len() as u32 - 1
@@ -170,9 +264,58 @@ impl Blocks {
             freed: 0,
             site: None,
         });
+        let span = self.zones.span(class, len);
         self.segments[segment as usize] =
-            Some(Segment { address, len, span: self.zones.span(class, len), first });
-        first
+            Some(Segment { address, len, span, first, grows: false, pieces: BTreeMap::new() });
+        (segment, first)
+    }
+
+    /// Gives memory to `len` bytes of a hole, after the first `skipped`: pieces of `piece` bytes.
+    /// Returns them as one free block that is in no list.
+    pub(super) fn fill(&mut self, hole: u32, skipped: usize, len: usize, piece: usize) -> u32 {
+        let block = if skipped == 0 { hole } else { self.split(hole, skipped) };
+        if self[block].len > len {
+            self.split(block, len);
+        }
+        self.holes.retain(|&at| at != block);
+        self[block].state = State::Shelved;
+        let offset = self.offset(block);
+        let pieces = &mut self.segment_mut(self[block].segment).pieces;
+        for start in (0..len).step_by(piece) {
+            pieces.insert(offset + start, piece.min(len - start));
+        }
+        block
+    }
+
+    /// Makes the bytes of a piece one block. All blocks that have bytes of it are free and in no
+    /// list, and so are the new ones to its left and right.
+    pub(super) fn isolate(&mut self, piece: Piece) -> u32 {
+        let before = piece.offset - self.offset(piece.first);
+        let block = if before == 0 { piece.first } else { self.split(piece.first, before) };
+        while self[block].len < piece.len {
+            self.join_right(block, |_| false);
+        }
+        if self[block].len > piece.len {
+            self.split(block, piece.len);
+        }
+        block
+    }
+
+    /// Makes a block that is a whole piece, whose memory the driver has taken back, a hole.
+    pub(super) fn empty(&mut self, block: u32) {
+        let offset = self.offset(block);
+        let Block { segment, left, right, .. } = self[block];
+        self.segment_mut(segment).pieces.remove(&offset);
+        self[block].state = State::Hole;
+        self[block].uses = Uses::new();
+        self.holes.push(block);
+        let is_hole = |blocks: &Self, at: u32| at != NONE && blocks[at].state == State::Hole;
+        if is_hole(self, right) {
+            self.join_right(block, |_| true);
+        }
+        if is_hole(self, left) {
+            self.join_right(left, |_| true);
+        }
     }
 
     /// Forgets the segment that begins with `first`, and all its blocks.
@@ -193,9 +336,8 @@ impl Blocks {
     pub(super) fn split(&mut self, at: u32, len: usize) -> u32 {
         let block = &self[at];
         debug_assert!(len > 0 && len < block.len);
-        let start =
-            self.segments[block.segment as usize].expect("a block names a segment that exists").address;
-        let offset = self.zones.len(block.class, (block.address - start) as usize);
+        let start = self.segment(block.segment).address;
+        let offset = self.offset(at);
         let rest = Block {
             address: start + self.zones.span(block.class, offset + len) as u64,
             len: block.len - len,
@@ -207,6 +349,9 @@ impl Blocks {
         };
         let right = rest.right;
         let rest = self.place(rest);
+        if self[rest].state == State::Hole {
+            self.holes.push(rest);
+        }
         if right != NONE {
             self[right].left = rest;
         }
@@ -254,12 +399,16 @@ impl Blocks {
     fn vacate(&mut self, at: u32) {
         let vacant = self.vacant;
         let block = &mut self[at];
-        debug_assert!(matches!(block.state, State::Shelved | State::Recent));
+        debug_assert!(block.state != State::Live && block.state != State::Vacant);
+        let was_hole = block.state == State::Hole;
         block.state = State::Vacant;
         block.uses = Uses::new();
         block.below = vacant;
         self.vacant = at;
         self.count -= 1;
+        if was_hole {
+            self.holes.retain(|&hole| hole != at);
+        }
     }
 }
 
@@ -308,7 +457,7 @@ mod tests {
         blocks.join_right(first, |_| false);
         assert_eq!(lengths(&blocks, first), [(1000, 100)]);
         let segment = blocks.remove_segment(first);
-        assert_eq!((segment.address, segment.len, blocks.len(), blocks.segment_count()), (1000, 100, 0, 0));
+        assert_eq!((segment.address, segment.len, blocks.len(), blocks.piece_count()), (1000, 100, 0, 0));
     }
 
     #[test]

@@ -17,10 +17,13 @@
 //! drained the device calls [`empty_cache`](DeviceMemory::empty_cache) first. Memory that is left
 //! then ends with the driver.
 
+mod growth;
+mod waiting;
+
 use super::MemoryLimit;
 use super::blocks::Segment;
-use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, Wait, units};
-use super::queue::{Outcome, Queue, SharedOrder, Waiting};
+use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
+use super::queue::Queue;
 use super::snapshot::{MemorySegment, MemoryWaiters};
 use super::stats::MemoryStats;
 use super::zones::Zones;
@@ -31,12 +34,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 use warpline_driver::internal::ErrorParts;
-use warpline_driver::{
-    ByteSize, DevicePtr, Driver, DriverError, Error, ErrorKind, FreeMemory, MemoryShortage, OutOfMemory,
-    reentry,
-};
+use warpline_driver::{DevicePtr, Driver, Error, ErrorKind, MemoryShortage, OutOfMemory, reentry};
 
 /// The stream-ordered caching allocator of one device.
 #[derive(Debug)]
@@ -49,6 +48,9 @@ pub(crate) struct DeviceMemory {
     driver: Arc<dyn Driver>,
     limit: Option<MemoryLimit>,
     zones: Zones,
+    /// True if the driver maps memory to reserved addresses. Segments of the default pool then
+    /// grow.
+    maps: bool,
     /// The counter that numbers the pools; the default pool is 0.
     pools: AtomicU32,
 }
@@ -57,6 +59,7 @@ impl DeviceMemory {
     /// Creates an allocator. It takes nothing from the driver before it is needed, and never more
     /// than `limit`, apart from zones.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>, zones: Zones) -> Self {
+        let maps = driver.granule_bytes().is_some();
         DeviceMemory {
             zones,
             pool: Mutex::new(Pool::new(zones)),
@@ -65,6 +68,7 @@ impl DeviceMemory {
             changed: Notify::new(),
             driver,
             limit,
+            maps,
             pools: AtomicU32::new(PoolId::DEFAULT.0),
         }
     }
@@ -116,12 +120,11 @@ impl DeviceMemory {
         self.pool.lock().forget_uses(id);
     }
 
-    /// Returns the addresses of a pool's segments, and their bytes together without the zones.
-    pub(crate) fn segments_of(&self, id: PoolId) -> (Vec<Range<u64>>, usize) {
+    /// Returns the addresses of a pool's memory, and its bytes without the zones.
+    pub(crate) fn pieces_of(&self, id: PoolId) -> (Vec<Range<u64>>, usize) {
         let pool = self.pool.lock();
-        let addresses = |segment: &Segment| segment.address..segment.address + segment.span as u64;
-        let bytes = pool.segments_of(id).map(|segment| segment.len).sum();
-        (pool.segments_of(id).map(addresses).collect(), bytes)
+        let (addresses, bytes): (_, Vec<usize>) = pool.pieces_of(id).unzip();
+        (addresses, bytes.iter().sum())
     }
 
     /// Ends a pool without live blocks. Its blocks go to the default pool, each usable once its
@@ -194,57 +197,22 @@ impl DeviceMemory {
                     return Ok(Ok(pool.grow(DevicePtr(address), len, request)));
                 }
             }
-            let shortage = match self.take_segment(request)? {
+            let (shortage, missing) = match self.take_memory(request, order)? {
                 Ok(grant) => return Ok(Ok(grant)),
                 Err(shortage) => shortage,
             };
-            let given = if self.driver.can_free() {
-                self.pool.lock().give_back(request.size, &|used| order.is_over(used))
-            } else {
-                Vec::new()
-            };
-            if given.is_empty() {
-                if let Some(last) = self.pool.lock().find(request, order, true) {
-                    return Ok(Ok(last));
-                }
-                let of_driver = matches!(shortage, MemoryShortage::Device { .. } | MemoryShortage::System);
-                if of_driver && self.driver.release_idle() {
-                    continue;
-                }
-                return Ok(Err(shortage));
-            }
             // Freed without delay, because the next round asks for it.
-            self.free_segments(given, at_once);
-        }
-    }
-
-    /// Serves `request` from a new segment of the usual length or, if that is too much, of the
-    /// request's own.
-    fn take_segment(&self, request: &Request) -> Result<Result<Grant, MemoryShortage>, Error> {
-        let mut shortage = MemoryShortage::Unaddressable;
-        for len in [request.segment_bytes(), request.size] {
-            let reserved = self.pool.lock().reserved() + self.not_freed();
-            if let Some(limit) = self.limit.filter(|limit| len > limit.free_bytes(reserved)) {
-                shortage = limit.shortage(reserved);
+            if self.give_back(missing, |used| order.is_over(used), at_once) > 0 {
                 continue;
             }
-            match self.driver.alloc(self.zones.span(request.class(), len)) {
-                Ok(ptr) => {
-                    tracing::debug!(target: "warpline", device = %self.driver.id(), len_bytes = len, "device memory grew");
-                    return Ok(Ok(self.pool.lock().grow(ptr, len, request)));
-                }
-                Err(DriverError::OutOfMemory(Some(FreeMemory { free_bytes, total_bytes }))) => {
-                    shortage = MemoryShortage::Device { free_bytes, total_bytes };
-                }
-                Err(DriverError::OutOfMemory(None)) => shortage = MemoryShortage::System,
-                Err(DriverError::Refused(why) | DriverError::Halfway(why) | DriverError::Captured(why)) => {
-                    let message =
-                        format!("{} could not allocate {}: {why}", self.driver.id(), ByteSize(request.size));
-                    return Err(Error::new(ErrorKind::Driver, message).caused_by(why));
-                }
+            if let Some(last) = self.pool.lock().find(request, order, true) {
+                return Ok(Ok(last));
+            }
+            let of_driver = matches!(shortage, MemoryShortage::Device { .. } | MemoryShortage::System);
+            if !(of_driver && self.driver.release_idle()) {
+                return Ok(Err(shortage));
             }
         }
-        Ok(Err(shortage))
     }
 
     /// Frees segments by calling `free`, which is [`at_once`] or [`in_time`]. Both need
@@ -349,14 +317,9 @@ impl DeviceMemory {
     }
 
     fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: FreeSegments) -> usize {
-        if !self.driver.can_free() {
-            return 0;
-        }
         let growing = self.growing.lock();
-        let given = self.pool.lock().give_back(usize::MAX, &finished);
-        let bytes: usize = given.iter().map(|segment| segment.len).sum();
         let before = self.not_freed();
-        self.free_segments(given, free);
+        let bytes = self.give_back(usize::MAX, finished, free);
         drop(growing);
         if self.pool.lock().is_awaited {
             self.wake_waiters();
@@ -368,169 +331,6 @@ impl DeviceMemory {
     /// fault plan.
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
-    }
-}
-
-/// The queue of requests that wait (`queue.rs`).
-impl DeviceMemory {
-    /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
-    /// and those before it have got their memory. Returns its number.
-    ///
-    /// # Errors
-    /// `refusal`, the error of [`alloc`](Self::alloc), if it will not be.
-    pub(crate) fn join(
-        &self,
-        (len_bytes, id): (usize, PoolId),
-        stream: StreamId,
-        order: SharedOrder,
-        site: Site,
-        refusal: Error,
-    ) -> Result<u64, Error> {
-        let request = Request { size: units(len_bytes) * UNIT_BYTES, pool: id, stream, site };
-        let room = refusal.out_of_memory().map_or(0, |details| {
-            // Behind others, nothing was asked of the driver yet.
-            let refused = if details.earlier_requests > 0 { usize::MAX } else { request.size };
-            self.room(details.shortage, refused)
-        });
-        let can_free = self.driver.can_free();
-        let mut queue = self.queue.lock();
-        let mut pool = self.pool.lock();
-        let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
-        let fits = to_come >= queue.bytes().saturating_add(request.size);
-        if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
-            return Err(refusal);
-        }
-        pool.is_awaited = true;
-        Ok(queue.join(request, len_bytes, order))
-    }
-
-    /// Returns the outcome of a request that waits, or the use that the first one waits for.
-    /// Serves the queue before, unless `may_serve` is false.
-    pub(crate) fn look(&self, number: u64, may_serve: bool) -> Result<Outcome, Option<Use>> {
-        if may_serve {
-            self.serve();
-        }
-        let mut queue = self.queue.lock();
-        queue.take_outcome(number).ok_or(queue.awaited)
-    }
-
-    /// Serves the queue from the front, until the first request has to wait. Wakes the waiters if
-    /// that changed anything for them.
-    pub(crate) fn serve(&self) {
-        let growing = self.growing.lock();
-        let before = self.queue.lock().awaited;
-        // Requests hold their streams, so they are dropped while no lock is held.
-        let (mut seen, mut settled) = (Vec::new(), false);
-        loop {
-            let mut queue = self.queue.lock();
-            let Some(first) = queue.first().cloned() else {
-                queue.awaited = None;
-                break;
-            };
-            drop(queue);
-            seen.push(first.clone());
-            let outcome = match self.serve_now(&first) {
-                Ok(Err(used)) => {
-                    self.queue.lock().awaited = Some(used);
-                    break;
-                }
-                Ok(Ok(grant)) => Ok(grant),
-                Err(error) => Err(error),
-            };
-            let mut queue = self.queue.lock();
-            // Its owner may have gone away meanwhile.
-            if let Err(Ok(grant)) = queue.settle(first.number, outcome) {
-                self.pool.lock().free(grant.block, &[]);
-            }
-            self.note_awaited(&queue);
-            settled = true;
-        }
-        drop(growing);
-        if settled || self.queue.lock().awaited != before {
-            self.wake_waiters();
-        }
-    }
-
-    /// Serves the first request, or returns the use that it waits for.
-    fn serve_now(&self, first: &Waiting) -> Result<Result<Grant, Use>, Error> {
-        let Waiting { request, order, .. } = first;
-        let mut tries = 0;
-        loop {
-            let shortage = match self.grow(request, order)? {
-                Ok(grant) => return Ok(Ok(grant)),
-                Err(shortage) => shortage,
-            };
-            let (room, can_free) = (self.room(shortage, request.size), self.driver.can_free());
-            let pool = self.pool.lock();
-            match pool.wait_for(request, order, room, can_free) {
-                Some(Wait::For(used)) => return Ok(Err(used)),
-                // The use that it would have waited for ended just now. The driver may refuse
-                // nevertheless.
-                Some(Wait::Over) if tries < 2 => tries += 1,
-                _ => {
-                    let details = self.out_of_memory(&pool, first.len_bytes, shortage, order, (0, 0));
-                    return Err(refusal_of(details));
-                }
-            }
-        }
-    }
-
-    /// Removes a request whose owner goes away, and returns what it was granted.
-    pub(crate) fn leave(&self, number: u64) {
-        let mut queue = self.queue.lock();
-        let (left, outcome) = (queue.leave(number), queue.take_outcome(number));
-        if left.is_none() && outcome.is_none() {
-            return;
-        }
-        if let Some(Ok(grant)) = &outcome {
-            self.pool.lock().free(grant.block, &[]);
-        }
-        self.note_awaited(&queue);
-        drop(queue);
-        drop((left, outcome));
-        self.wake_waiters();
-    }
-
-    /// Notes whether requests wait.
-    fn note_awaited(&self, queue: &Queue) {
-        self.pool.lock().is_awaited = !queue.is_empty();
-    }
-
-    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
-    }
-
-    /// Makes all that wait for memory look again. Called while no lock is held.
-    #[cold]
-    pub(crate) fn wake_waiters(&self) {
-        wake_all(&self.changed);
-    }
-
-    /// Returns the bytes that can still be taken from the driver after a shortage. A driver that
-    /// has them and did not give them has none.
-    fn room(&self, shortage: MemoryShortage, refused_bytes: usize) -> usize {
-        match (self.limit, shortage) {
-            (Some(limit), MemoryShortage::Limit { .. } | MemoryShortage::Fraction { .. }) => {
-                let of_driver = self.driver.free_bytes().unwrap_or(usize::MAX);
-                limit.free_bytes(self.pool.lock().reserved() + self.not_freed()).min(of_driver)
-            }
-            (_, MemoryShortage::Device { free_bytes, .. }) if free_bytes < refused_bytes => free_bytes,
-            _ => 0,
-        }
-    }
-
-    /// Returns the shortage of a request that would have to wait behind others.
-    fn shortage_now(&self) -> MemoryShortage {
-        if let Some(limit) = self.limit {
-            return limit.shortage(self.pool.lock().reserved() + self.not_freed());
-        }
-        match self.driver.free_bytes() {
-            Some(free_bytes) => {
-                MemoryShortage::Device { free_bytes, total_bytes: self.driver.properties().total_bytes }
-            }
-            None => MemoryShortage::System,
-        }
     }
 }
 
@@ -563,5 +363,7 @@ fn in_time(driver: &dyn Driver, segments: Vec<Segment>) {
     }
 }
 
+#[cfg(test)]
+mod growth_tests;
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,8 @@ enum Step {
     // Gives the slot a stream that never existed before.
     Replace { slot: u8 },
     EmptyCache,
+    // Makes the driver refuse to unmap more pieces than this in one call.
+    Refuse { pieces: u8 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -44,6 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => n().prop_map(|stream| Step::Run { stream }),
         1 => n().prop_map(|slot| Step::Replace { slot }),
         1 => Just(Step::EmptyCache),
+        1 => n().prop_map(|pieces| Step::Refuse { pieces }),
     ]
 }
 
@@ -104,8 +107,8 @@ impl ReuseOrder for Answers<'_> {
 }
 
 impl World {
-    fn new(limit: Option<usize>, zones: Zones) -> Self {
-        let driver = TestDriver::new(usize::MAX);
+    fn new(limit: Option<usize>, zones: Zones, maps: bool) -> Self {
+        let driver = if maps { TestDriver::mapping(usize::MAX) } else { TestDriver::new(usize::MAX) };
         let mut world = World {
             memory: DeviceMemory::new(driver.clone(), limit.map(super::MemoryLimit::of_bytes), zones),
             driver,
@@ -317,13 +320,16 @@ impl World {
                 self.slots[slot] = self.open();
             }
             Step::EmptyCache => self.empty_cache(),
+            Step::Refuse { pieces } => {
+                self.driver.unmap_at_most(Some(pieces as usize % 8).filter(|pieces| *pieces < 4));
+            }
             _ => {}
         }
         self.note();
         let stats = self.memory.stats();
         let live: usize = self.live.iter().map(|live| live.grant.len_bytes).sum();
         assert_eq!((stats.allocated_bytes, stats.live_blocks), (live, self.live.len()));
-        let (segments, reserved) = self.memory.segments_of(PoolId::DEFAULT);
+        let (segments, reserved) = self.memory.pieces_of(PoolId::DEFAULT);
         let spans: u64 = segments.iter().map(|addresses| addresses.end - addresses.start).sum();
         assert_eq!((stats.reserved_bytes, spans as usize), (reserved, self.driver.device_bytes()));
         assert!(self.zones == Zones::Behind || spans as usize == reserved);
@@ -348,6 +354,7 @@ impl World {
             self.free(0, true);
         }
         let reserved = self.memory.stats().reserved_bytes;
+        self.driver.unmap_at_most(None);
         assert_eq!(self.memory.empty_cache(|_| true), reserved);
         let stats = self.memory.stats();
         assert_eq!((stats.allocated_bytes, stats.reserved_bytes, stats.cached_blocks), (0, 0, 0));
@@ -363,8 +370,9 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
         limit in prop::option::of(prop::sample::select(vec![2_usize << 20, 24 << 20, 48 << 20])),
         zones in prop::sample::select(vec![Zones::None, Zones::Behind]),
+        maps: bool,
     ) {
-        let mut world = World::new(limit, zones);
+        let mut world = World::new(limit, zones, maps);
         for step in &steps {
             world.step(step);
         }

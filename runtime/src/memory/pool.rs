@@ -39,6 +39,7 @@
 #![forbid(unsafe_code)]
 
 mod figures;
+mod growth;
 mod reuse;
 mod segments;
 mod waits;
@@ -48,6 +49,7 @@ use super::recent::Recent;
 use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
+pub(super) use growth::{GRANULE_BYTES, Leaving};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
@@ -166,6 +168,8 @@ pub(super) struct Pool {
     asked: u64,
     /// The number of the allocation that is planned to fail, or `u64::MAX`.
     refusal: u64,
+    /// The most bytes that were ever live, as of the last time that the statistics were reset.
+    most_live_before: usize,
     /// True while requests wait for memory. No other request may take any then.
     pub(super) is_awaited: bool,
     /// Statistics, without those that are derived from the blocks.
@@ -182,6 +186,7 @@ impl Pool {
             freed: 0,
             asked: 0,
             refusal: u64::MAX,
+            most_live_before: 0,
             is_awaited: false,
             stats: MemoryStats::default(),
         }
@@ -239,6 +244,28 @@ impl Pool {
         order: &impl ReuseOrder,
         last_resort: bool,
     ) -> Option<Grant> {
+        let (block, rung, wait) = self.find_block(request, order, last_resort)?;
+        Some(self.hand_out(block, request, rung, wait))
+    }
+
+    /// Like [`find`](Self::find), after the driver has mapped memory for the request.
+    pub(super) fn find_grown(&mut self, request: &Request, order: &impl ReuseOrder) -> Option<Grant> {
+        let (block, _, wait) = self.find_block(request, order, false)?;
+        // However short the rest is, it is beside a hole, and counts when that hole grows.
+        if self.blocks[block].len > request.size {
+            let rest = self.blocks.split(block, request.size);
+            self.shelve(rest);
+        }
+        Some(self.hand_out(block, request, Rung::Grown, wait))
+    }
+
+    /// Finds a free block, and takes it off the shelf.
+    fn find_block(
+        &mut self,
+        request: &Request,
+        order: &impl ReuseOrder,
+        last_resort: bool,
+    ) -> Option<(u32, Rung, Option<Use>)> {
         let Request { size, pool, stream, .. } = *request;
         let class = request.class();
         // A list is keyed by the requested length. Its blocks may be longer, by a rest that was not
@@ -284,15 +311,19 @@ impl Pool {
         let (block, rung) = ready?;
         let place = Rank::of(block, &self.blocks[block]);
         self.shelf.remove(&place);
-        Some(self.hand_out(block, request, rung, wait))
+        Some((block, rung, wait))
     }
 
     /// Adds new memory from the driver, and serves the request from it.
     pub(super) fn grow(&mut self, ptr: DevicePtr, len: usize, request: &Request) -> Grant {
         let block = self.blocks.add_segment(ptr.0, len, request.class(), request.pool);
-        self.stats.reserved_bytes += len;
-        self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
+        self.note_reserved(len);
         self.hand_out(block, request, Rung::Grown, None)
+    }
+
+    fn note_reserved(&mut self, more: usize) {
+        self.stats.reserved_bytes += more;
+        self.stats.peak_reserved_bytes = self.stats.peak_reserved_bytes.max(self.stats.reserved_bytes);
     }
 
     /// Makes a free block that is in no list live, and shelves what is left over.

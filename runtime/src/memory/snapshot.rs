@@ -56,7 +56,8 @@ pub struct MemoryWaiters {
     pub first_since: Duration,
 }
 
-/// A piece of memory that the driver allocated, and the blocks that it is cut into.
+/// A range of addresses with memory, and the blocks that it is cut into: one allocation of the
+/// driver or, where the device has virtual memory, pieces that follow each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -26,7 +26,8 @@ pub struct MemoryStats {
     pub live_blocks: usize,
     /// The number of free blocks, ready to be reused.
     pub cached_blocks: usize,
-    /// The number of segments: allocations that the driver made, which blocks are parts of.
+    /// The number of pieces of memory that the driver allocated. A block is a part of a piece or,
+    /// where the device has virtual memory, of several that follow each other.
     pub segments: usize,
     /// Bytes of `reserved_bytes` that belong to captured graphs: memory allocated in the captures,
     /// and free memory in between.

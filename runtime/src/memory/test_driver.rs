@@ -8,17 +8,27 @@ use warpline_driver::{
     Completion, DeviceId, DevicePtr, Driver, DriverError, DriverStream, FreeMemory, StreamOptions,
 };
 
+/// The unit of mapped memory. The zones of pieces are multiples of this.
+const GRANULE_BYTES: usize = 64 << 10;
+
 /// A driver whose device addresses are made up and never reused. Its host memory is real.
 #[derive(Debug)]
 pub(crate) struct TestDriver {
     total: usize,
     slow: bool,
+    maps: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
+    /// Reserved addresses: the length of each range by its start.
+    reserved: BTreeMap<u64, usize>,
+    /// True if no addresses can be reserved any more.
+    has_no_addresses: bool,
+    /// The number of pieces after which each call that unmaps some refuses the next.
+    unmaps_at_most: Option<usize>,
     held: BTreeMap<u64, usize>,
     host: BTreeMap<usize, Vec<[u64; 8]>>,
     host_bytes: usize,
@@ -27,17 +37,22 @@ struct State {
 
 impl TestDriver {
     pub(crate) fn new(total: usize) -> Arc<Self> {
-        Self::with(total, false)
+        Self::with(total, false, false)
+    }
+
+    /// Creates a driver that also maps memory to reserved addresses.
+    pub(crate) fn mapping(total: usize) -> Arc<Self> {
+        Self::with(total, false, true)
     }
 
     /// Creates a driver whose host memory counts as slow.
     pub(crate) fn slow() -> Arc<Self> {
-        Self::with(usize::MAX, true)
+        Self::with(usize::MAX, true, false)
     }
 
-    fn with(total: usize, slow: bool) -> Arc<Self> {
-        let state = Mutex::new(State { next: 512, ..State::default() });
-        Arc::new(TestDriver { total, slow, state })
+    fn with(total: usize, slow: bool, maps: bool) -> Arc<Self> {
+        let state = Mutex::new(State { next: GRANULE_BYTES as u64, ..State::default() });
+        Arc::new(TestDriver { total, slow, maps, state })
     }
 
     /// Refuses a length that exceeds the free memory.
@@ -59,10 +74,42 @@ impl TestDriver {
         self.state.lock().calls
     }
 
+    /// Returns true if all of these addresses have memory.
     pub(crate) fn holds(&self, address: u64, len: usize) -> bool {
-        let state = self.state.lock();
-        let segment = state.held.range(..=address).next_back();
-        segment.is_some_and(|(start, held)| address + len as u64 <= start + *held as u64)
+        let (state, mut reached) = (self.state.lock(), address);
+        while reached < address + len as u64 {
+            let before = state.held.range(..=reached).next_back();
+            let Some(end) = before.map(|(start, held)| start + *held as u64).filter(|end| *end > reached)
+            else {
+                return false;
+            };
+            reached = end;
+        }
+        true
+    }
+
+    /// Returns the bytes of all pieces and allocations in which one of `blocks` lies.
+    pub(crate) fn occupied_bytes(&self, blocks: &[(u64, usize)]) -> usize {
+        let is_in = |start: u64, held: usize| {
+            blocks.iter().any(|&(at, len)| at < start + held as u64 && start < at + len as u64)
+        };
+        self.state
+            .lock()
+            .held
+            .iter()
+            .filter(|&(&start, &held)| is_in(start, held))
+            .map(|(_, held)| held)
+            .sum()
+    }
+
+    /// Makes each later call that reserves addresses fail.
+    pub(crate) fn reserve_nothing(&self) {
+        self.state.lock().has_no_addresses = true;
+    }
+
+    /// Makes each later call that unmaps pieces refuse all after the first few.
+    pub(crate) fn unmap_at_most(&self, pieces: Option<usize>) {
+        self.state.lock().unmaps_at_most = pieces;
     }
 }
 
@@ -92,6 +139,46 @@ unsafe impl Driver for TestDriver {
 
     unsafe fn free(&self, ptr: DevicePtr, len_bytes: usize) {
         assert_eq!(self.state.lock().held.remove(&ptr.0), Some(len_bytes), "freed as it was allocated");
+    }
+
+    fn granule_bytes(&self) -> Option<usize> {
+        self.maps.then_some(GRANULE_BYTES)
+    }
+
+    fn reserve(&self, len_bytes: usize) -> Result<DevicePtr, DriverError> {
+        let mut state = self.state.lock();
+        if state.has_no_addresses {
+            return Err(DriverError::Refused("no addresses".into()));
+        }
+        let start = state.next.next_multiple_of(GRANULE_BYTES as u64);
+        state.next = start + len_bytes as u64 + 512;
+        state.reserved.insert(start, len_bytes);
+        Ok(DevicePtr(start))
+    }
+
+    unsafe fn map(&self, at: DevicePtr, len_bytes: usize, piece_bytes: usize) -> Result<(), DriverError> {
+        let mut state = self.state.lock();
+        let (at, end) = (at.0, at.0 + len_bytes as u64);
+        assert!([at, end, piece_bytes as u64].iter().all(|bytes| bytes % GRANULE_BYTES as u64 == 0));
+        let range = state.reserved.range(..=at).next_back();
+        assert!(range.is_some_and(|(start, len)| end <= start + *len as u64), "mapped outside every range");
+        let before = state.held.range(..end).next_back();
+        assert!(before.is_none_or(|(start, held)| start + *held as u64 <= at), "mapped twice");
+        self.ensure_free(len_bytes, state.held.values().sum())?;
+        for start in (0..len_bytes).step_by(piece_bytes) {
+            state.held.insert(at + start as u64, piece_bytes.min(len_bytes - start));
+        }
+        state.calls += 1;
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+        let mut state = self.state.lock();
+        let count = state.unmaps_at_most.unwrap_or(usize::MAX).min(pieces.len());
+        for &(at, len_bytes) in &pieces[..count] {
+            assert_eq!(state.held.remove(&at.0), Some(len_bytes), "unmapped as it was mapped");
+        }
+        count
     }
 
     fn free_bytes(&self) -> Option<usize> {

@@ -16,8 +16,10 @@ use warpline_test_counts::count;
 
 const MIB: usize = 1 << 20;
 const LIMIT: usize = 96 * MIB;
-/// Each is longer than the blocks that share a segment.
+/// Each is longer than the blocks that share a segment of fixed length.
 const SIZES: [usize; 4] = [16 * MIB, 24 * MIB, 40 * MIB, 64 * MIB];
+/// Lengths for a driver whose segments grow.
+const ANY_SIZES: [usize; 6] = [3 * MIB, 11 * MIB + 512, 16 * MIB, 24 * MIB, 41 * MIB, 64 * MIB];
 const STREAMS: usize = 3;
 
 /// The next step of a task. Its numbers are taken modulo what exists.
@@ -128,8 +130,23 @@ struct Task {
     verdicts: Vec<bool>,
 }
 
+/// The kind of a device's memory.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// True if the limit is all that the driver has.
+    of_driver: bool,
+    /// True if segments grow.
+    maps: bool,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    any::<(bool, bool)>().prop_map(|(of_driver, maps)| Kind { of_driver, maps })
+}
+
 struct World {
     memory: DeviceMemory,
+    driver: Arc<TestDriver>,
+    maps: bool,
     device: Arc<Mutex<Device>>,
     order: SharedOrder,
     tasks: Vec<Task>,
@@ -138,8 +155,7 @@ struct World {
 }
 
 impl World {
-    /// Creates a world whose limit is set, or is all that the driver has.
-    fn new(programs: &[Vec<Step>], one_size: Option<usize>, of_driver: bool) -> Self {
+    fn new(programs: &[Vec<Step>], one_size: Option<usize>, Kind { of_driver, maps }: Kind) -> Self {
         let device = Arc::<Mutex<Device>>::default();
         let task = |steps: &Vec<Step>| Task {
             steps: steps.clone().into_iter(),
@@ -149,9 +165,12 @@ impl World {
             verdicts: Vec::new(),
         };
         let limit = (!of_driver).then_some(MemoryLimit::of_bytes(LIMIT));
-        let driver = TestDriver::new(if of_driver { LIMIT } else { usize::MAX });
+        let total = if of_driver { LIMIT } else { usize::MAX };
+        let driver = if maps { TestDriver::mapping(total) } else { TestDriver::new(total) };
         World {
-            memory: DeviceMemory::new(driver, limit, Zones::None),
+            memory: DeviceMemory::new(driver.clone(), limit, Zones::None),
+            driver,
+            maps,
             order: Arc::new(Knows(device.clone())),
             device,
             tasks: programs.iter().map(task).collect(),
@@ -161,9 +180,15 @@ impl World {
 
     fn occupied_bytes(&self) -> usize {
         let (_, segments, _) = self.memory.snapshot(|_| true);
-        let is_live = |block: &super::MemoryBlock| block.state == super::BlockState::Live;
-        let occupied = segments.iter().filter(|segment| segment.blocks.iter().any(is_live));
-        occupied.map(|segment| segment.len_bytes).sum()
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        let live = blocks.filter(|block| block.state == super::BlockState::Live);
+        let live: Vec<_> = live.map(|block| (block.address, block.len_bytes)).collect();
+        self.driver.occupied_bytes(&live)
+    }
+
+    /// Returns the bytes that a request takes from the driver.
+    fn taken(&self, len: usize) -> usize {
+        if self.maps { len.next_multiple_of(2 * MIB) } else { len }
     }
 
     /// Returns true if there was a gate, which may have held up a use of memory.
@@ -194,7 +219,7 @@ impl World {
                 let earlier = error.out_of_memory().expect("it has figures").earlier_bytes;
                 let occupied = self.occupied_bytes() + earlier;
                 assert!(
-                    occupied + len > LIMIT || self.was_held(),
+                    occupied + self.taken(len) > LIMIT || self.was_held(),
                     "{len} bytes are refused beside {occupied} bytes"
                 );
             }
@@ -231,7 +256,10 @@ impl World {
         let at = |number: u8| number as usize % STREAMS;
         match step {
             Step::Alloc { stream, size } => {
-                let len = self.one_size.unwrap_or(SIZES[size as usize % SIZES.len()]);
+                let len = self.one_size.unwrap_or_else(|| {
+                    let sizes = if self.maps { &ANY_SIZES[..] } else { &SIZES };
+                    sizes[size as usize % sizes.len()]
+                });
                 self.alloc(task, at(stream), len);
             }
             Step::Use { stream, block } if !self.tasks[task].live.is_empty() => {
@@ -333,10 +361,10 @@ proptest! {
         program in prop::collection::vec(step(false), 1..60),
         size in prop::sample::select(SIZES.to_vec()),
         schedules in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..100), 4),
-        of_driver: bool,
+        kind in kind(),
     ) {
         for choices in &schedules {
-            let mut world = World::new(std::slice::from_ref(&program), Some(size), of_driver);
+            let mut world = World::new(std::slice::from_ref(&program), Some(size), kind);
             world.run_to_the_end(choices);
             prop_assert_eq!(&world.tasks[0].verdicts, &arithmetic(&program, size));
             world.finish();
@@ -349,9 +377,9 @@ proptest! {
             prop::collection::vec(prop::collection::vec(step(gates), 1..40), 1..4)
         }),
         choices in prop::collection::vec(any::<u8>(), 1..200),
-        of_driver: bool,
+        kind in kind(),
     ) {
-        let mut world = World::new(&programs, None, of_driver);
+        let mut world = World::new(&programs, None, kind);
         world.run_to_the_end(&choices);
         world.finish();
     }

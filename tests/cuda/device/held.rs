@@ -7,6 +7,10 @@ use crate::support::raw::{calls, waits_for_device};
 use crate::support::software::in_child;
 use warpline::prelude::*;
 
+/// The setting under which memory comes in segments of fixed length. Unmapping a piece does not
+/// wait for the device, so only they show what a free waits for.
+const NO_VIRTUAL_MEMORY: (&str, &str) = ("SOFTCUDA_VIRTUAL_MEMORY", "0");
+
 /// Returns a new runtime and its `cuda:0`.
 fn cuda() -> (Runtime, Device) {
     let runtime = Runtime::new().unwrap();
@@ -16,9 +20,12 @@ fn cuda() -> (Runtime, Device) {
 
 #[test]
 fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
-    for calls_come_one_at_a_time in ["0", "1"] {
-        in_child(&[("SOFTCUDA_ONE_AT_A_TIME", calls_come_one_at_a_time)], || {
-            let freed = || [c"cuMemFree_v2", c"cuMemFreeHost"].map(calls);
+    for (calls_come_one_at_a_time, maps) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
+        let plan = [("SOFTCUDA_ONE_AT_A_TIME", calls_come_one_at_a_time), ("SOFTCUDA_VIRTUAL_MEMORY", maps)];
+        in_child(&plan, || {
+            let maps = std::env::var("SOFTCUDA_VIRTUAL_MEMORY").unwrap() == "1";
+            let free = if maps { c"cuMemUnmap" } else { c"cuMemFree_v2" };
+            let freed = || [free, c"cuMemFreeHost"].map(calls);
             let (_runtime, device) = cuda();
             let (held, longer) = (device.new_stream().unwrap(), device.new_stream().unwrap());
             let x = held.alloc::<f32>(4).unwrap();
@@ -46,7 +53,7 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
 
 #[test]
 fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alone() {
-    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1")], || {
+    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1"), NO_VIRTUAL_MEMORY], || {
         let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
         let limited = limited.device(DeviceId::Cuda(0)).unwrap();
         drop(limited.alloc::<u8>(10 << 20).unwrap());
@@ -69,7 +76,7 @@ fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alo
 
 #[test]
 fn a_gate_closes_although_an_allocation_frees_memory_behind_what_the_host_holds() {
-    in_child(&[], || {
+    in_child(&[NO_VIRTUAL_MEMORY], || {
         let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
         let limited = limited.device(DeviceId::Cuda(0)).unwrap();
         drop(limited.alloc::<u8>(10 << 20).unwrap());
@@ -115,7 +122,7 @@ fn nothing_is_page_locked_ahead_of_need_while_a_stream_is_held() {
 
 #[test]
 fn a_cache_is_emptied_when_no_gate_is_closed() {
-    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1")], || {
+    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1"), NO_VIRTUAL_MEMORY], || {
         let (_runtime, device) = cuda();
         let (held, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
         drop(other.alloc::<f32>(4).unwrap());
@@ -132,5 +139,26 @@ fn a_cache_is_emptied_when_no_gate_is_closed() {
             std::thread::yield_now();
         }
         assert_eq!(other.read(&y).blocking_wait().unwrap(), [1.0; 4]);
+    });
+}
+
+#[test]
+fn no_piece_is_unmapped_while_a_gate_is_closed() {
+    in_child(&[], || {
+        let (_runtime, device) = cuda();
+        let (held, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+        drop(other.alloc::<f32>(4).unwrap());
+        let full = device.free_bytes().unwrap();
+        let gate = held.hold().unwrap();
+        assert_eq!(device.empty_cache(), 0);
+        let y = other.alloc::<f32>(4).unwrap();
+        drop(other.fill(&y, 1.0));
+        assert_eq!(device.free_bytes().unwrap(), full, "the piece serves again");
+        gate.open();
+        held.synchronize().blocking_wait().unwrap();
+        assert_eq!(other.read(&y).blocking_wait().unwrap(), [1.0; 4]);
+        drop(y);
+        assert!(device.empty_cache() >= 2 << 20);
+        assert_eq!(device.free_bytes().unwrap(), full + (2 << 20));
     });
 }

@@ -2,6 +2,7 @@
 
 use crate::device::found::Lines;
 use crate::faults::{FOUR, add_one, cuda, four, stream};
+use crate::support::raw::calls;
 use crate::support::software::in_child;
 use crate::support::{block_on, refusal, says, within_a_minute};
 use tracing_subscriber::layer::SubscriberExt;
@@ -124,7 +125,7 @@ fn out_of_memory_says_the_numbers_and_the_device_goes_on() {
 
 #[test]
 fn memory_that_the_driver_does_not_give_is_asked_for_again_later() {
-    for plan in ["cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", "cuMemHostAlloc:1:2,cuMemHostAlloc:2:2"] {
+    for plan in ["cuMemCreate:1:2,cuMemAlloc_v2:1:2", "cuMemHostAlloc:1:2,cuMemHostAlloc:2:2"] {
         in_child(&[("SOFTCUDA_FAIL", plan)], || {
             let (_runtime, device) = cuda();
             let work = stream(&device, "work");
@@ -240,7 +241,8 @@ fn a_fault_is_believed_from_a_call_that_touches_one_device_and_from_no_other() {
 #[test]
 fn a_call_that_finds_the_context_dead_says_so_everywhere() {
     for plan in [
-        "cuMemAlloc_v2:1:700:sticky",
+        "cuMemCreate:1:700:sticky",
+        "cuMemSetAccess:1:700:sticky",
         "cuMemHostAlloc:1:700:sticky",
         "cuModuleLoadDataEx:1:700:sticky",
         "cuStreamWriteValue64_v2:2:700:sticky",
@@ -277,7 +279,8 @@ fn what_the_driver_does_not_free_is_reported() {
         ["cuMemFree_v2:1:1", "cuMemFreeHost:1:1", "cuMemHostUnregister:1:1", "cuGraphExecDestroy:1:1"];
     for plan in plans {
         // Where each op is waited for, no page-locked memory is made ahead of need.
-        in_child(&[("SOFTCUDA_FAIL", plan), ("CUDA_LAUNCH_BLOCKING", "1")], || {
+        let fixed = ("SOFTCUDA_VIRTUAL_MEMORY", "0");
+        in_child(&[("SOFTCUDA_FAIL", plan), ("CUDA_LAUNCH_BLOCKING", "1"), fixed], || {
             let plan = std::env::var("SOFTCUDA_FAIL").unwrap();
             let lines = Lines::default();
             let subscriber = tracing_subscriber::registry().with(lines.clone());
@@ -316,8 +319,36 @@ fn what_the_driver_does_not_free_is_reported() {
 }
 
 #[test]
+fn a_piece_that_the_driver_does_not_unmap_stays_in_use() {
+    // More calls than the allocation makes before it gives up.
+    let plan: Vec<String> = (1..10).map(|call| format!("cuMemUnmap:{call}:1")).collect();
+    let plan = plan.join(",");
+    in_child(&[("SOFTCUDA_FAIL", &plan)], || {
+        let runtime = Runtime::builder().memory_limit(16 << 20).build().unwrap();
+        let device = runtime.device(DeviceId::Cuda(0)).unwrap();
+        let (first, second) = (device.alloc::<u8>(6 << 20).unwrap(), device.alloc::<u8>(8 << 20).unwrap());
+        drop(first);
+        // The cached block is too short, so its pieces are to be unmapped.
+        let error = device.alloc::<u8>(8 << 20).unwrap_err();
+        says(&error, ErrorKind::OutOfMemory, &["2.0 MiB free of the limit of 16.0 MiB", "6.0 MiB cached"]);
+        let stats = device.memory_stats();
+        assert_eq!((stats.not_freed_bytes, stats.reserved_bytes), (0, 14 << 20));
+        let stream = stream(&device, "work");
+        let first = stream.alloc::<u8>(6 << 20).unwrap();
+        stream.fill(&first, 1).blocking_wait().unwrap();
+        drop((first, second));
+        while calls(c"cuMemUnmap") < 10 {
+            device.empty_cache();
+        }
+        assert_eq!(device.alloc::<u8>(16 << 20).unwrap().len(), 16 << 20);
+        assert!(device.fault().is_none());
+    });
+}
+
+#[test]
 fn a_limit_counts_what_the_driver_did_not_free() {
-    in_child(&[("SOFTCUDA_FAIL", "cuMemFree_v2:1:1")], || {
+    let fixed = ("SOFTCUDA_VIRTUAL_MEMORY", "0");
+    in_child(&[("SOFTCUDA_FAIL", "cuMemFree_v2:1:1"), fixed], || {
         let runtime = Runtime::builder().memory_limit(16 << 20).build().unwrap();
         let device = runtime.device(DeviceId::Cuda(0)).unwrap();
         drop(device.alloc::<u8>(10 << 20).unwrap());

@@ -6,11 +6,11 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 const KIB: usize = 1 << 10;
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 
 /// The order that a stream knows of: edges to it, and finished uses.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     after: HashMap<StreamId, u64>,
     finished: HashSet<StreamId>,
     questions: Cell<usize>,
@@ -27,7 +27,7 @@ impl ReuseOrder for Known {
     }
 }
 
-fn nothing() -> Known {
+pub(super) fn nothing() -> Known {
     Known::default()
 }
 
@@ -35,15 +35,15 @@ fn after(used: Use) -> Known {
     Known { after: HashMap::from([(used.stream, used.ticket)]), ..Known::default() }
 }
 
-fn finished(stream: StreamId) -> Known {
+pub(super) fn finished(stream: StreamId) -> Known {
     Known { finished: HashSet::from([stream]), ..Known::default() }
 }
 
-const A: StreamId = StreamId::from_number(1);
-const B: StreamId = StreamId::from_number(2);
+pub(super) const A: StreamId = StreamId::from_number(1);
+pub(super) const B: StreamId = StreamId::from_number(2);
 const C: StreamId = StreamId::from_number(3);
 
-fn at(stream: StreamId, ticket: u64) -> Use {
+pub(super) fn at(stream: StreamId, ticket: u64) -> Use {
     Use { stream, ticket }
 }
 
@@ -53,7 +53,7 @@ fn memory(total: usize) -> (Arc<TestDriver>, DeviceMemory) {
 }
 
 #[track_caller]
-fn get(memory: &DeviceMemory, len: usize, stream: StreamId, order: &Known) -> Grant {
+pub(super) fn get(memory: &DeviceMemory, len: usize, stream: StreamId, order: &Known) -> Grant {
     memory.alloc(len, stream, order, Site::here(&"test")).unwrap()
 }
 
@@ -309,7 +309,7 @@ fn a_graph_gets_a_segment_whose_zones_are_those_of_its_blocks() {
     let pool = memory.new_pool();
     let small = memory.alloc_in(pool, 1, A, &nothing(), Site::here(&"test")).unwrap();
     assert_ne!(small.ptr, large.ptr);
-    let (segments, bytes) = memory.segments_of(pool);
+    let (segments, bytes) = memory.pieces_of(pool);
     let addresses = small.ptr.0..small.ptr.0 + 4 * MIB as u64;
     assert_eq!((segments.as_slice(), bytes), (std::slice::from_ref(&addresses), 2 * MIB));
     memory.free(small.block, &[]);

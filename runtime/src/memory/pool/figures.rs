@@ -20,7 +20,7 @@ impl Pool {
     /// Returns the bytes of graphs' segments that are free, and that nothing outside the graph
     /// gets.
     pub(in crate::memory) fn free_bytes_of_graphs(&self) -> usize {
-        let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.state != State::Live;
+        let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.is_free();
         self.blocks.iter().filter(free).map(|block| block.len).sum()
     }
 
@@ -33,15 +33,21 @@ impl Pool {
     pub(in crate::memory) fn stats(&self) -> MemoryStats {
         MemoryStats {
             cached_blocks: self.blocks.len() - self.stats.live_blocks,
-            segments: self.blocks.segment_count(),
+            segments: self.blocks.piece_count(),
             graph_bytes: self.graph_bytes(),
             ..self.stats
         }
     }
 
     pub(in crate::memory) fn reset_peak(&mut self) {
+        self.most_live_before = self.most_live();
         self.stats.peak_allocated_bytes = self.stats.allocated_bytes;
         self.stats.peak_reserved_bytes = self.stats.reserved_bytes;
+    }
+
+    /// Returns the most bytes that were ever live at once.
+    pub(super) fn most_live(&self) -> usize {
+        self.most_live_before.max(self.stats.peak_allocated_bytes)
     }
 
     /// Returns the lines that hold the most live memory, largest first.
@@ -63,23 +69,23 @@ impl Pool {
             let (address, len_bytes) = (block.address, block.len);
             MemoryBlock { address, len_bytes, state: state(block), site: block.site }
         };
-        let mut segments: Vec<_> = self
-            .blocks
-            .segments()
-            .map(|&Segment { address, len, first, .. }| MemorySegment {
-                address,
-                len_bytes: len,
-                blocks: self.blocks.along(first).map(describe).collect(),
-            })
-            .collect();
+        let mut segments = Vec::new();
+        for segment in self.blocks.segments() {
+            let blocks: Vec<u32> = self.blocks.along(segment.first).collect();
+            let runs = blocks.split(|&at| self.blocks[at].state == State::Hole);
+            segments.extend(runs.filter(|run| !run.is_empty()).map(|run| {
+                let blocks: Vec<MemoryBlock> = run.iter().map(|&at| describe(at)).collect();
+                let len_bytes = blocks.iter().map(|block| block.len_bytes).sum();
+                MemorySegment { address: blocks[0].address, len_bytes, blocks }
+            }));
+        }
         segments.sort_unstable_by_key(|segment| segment.address);
         segments
     }
 
     /// Returns the bytes of cached blocks that have an unfinished use.
     pub(in crate::memory) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
-        let free =
-            self.blocks.iter().filter(|block| block.state != State::Live && block.pool == PoolId::DEFAULT);
+        let free = self.blocks.iter().filter(|block| block.is_free() && block.pool == PoolId::DEFAULT);
         free.filter(|block| block.uses.iter().any(|used| !finished(*used))).map(|block| block.len).sum()
     }
 }

@@ -1,12 +1,13 @@
 //! Segments that return to the driver, or from a graph's pool to the default pool.
 
 use super::{Pool, PoolId, Rank};
-use crate::memory::blocks::{NONE, Segment, State};
+use crate::memory::blocks::{NONE, Piece, Segment, State};
 use crate::order::Use;
+use std::ops::Range;
 
 impl Pool {
-    /// Forgets free segments of the default pool whose every use has finished, until they amount to
-    /// `enough_bytes`. The largest go first, but a single one that suffices is preferred. The
+    /// Forgets free segments of fixed length, of the default pool, whose every use has finished,
+    /// until they amount to `enough_bytes`. The largest go first, but a single one that suffices is preferred. The
     /// caller returns them to the driver.
     pub(in crate::memory) fn give_back(
         &mut self,
@@ -45,17 +46,24 @@ impl Pool {
         Some(segment)
     }
 
-    /// Returns the segments of the default pool that are free and whose every use has finished.
+    /// Returns the segments of fixed length, of the default pool, that are free and whose every use
+    /// has finished.
     fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
         let is_idle = |segment: &&Segment| {
             // The next launch of a graph also touches free blocks of the graph's pool.
-            self.blocks[segment.first].pool == PoolId::DEFAULT
-                && self.blocks.along(segment.first).all(|at| {
-                    let block = &self.blocks[at];
-                    block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
-                })
+            !segment.grows
+                && self.blocks[segment.first].pool == PoolId::DEFAULT
+                && self.blocks.pieces(segment).all(|piece| self.is_idle(piece, finished))
         };
-        self.blocks.segments().filter(is_idle).copied()
+        self.blocks.segments().filter(is_idle).cloned()
+    }
+
+    /// Returns true if all bytes of a piece are free and their uses have finished.
+    pub(super) fn is_idle(&self, piece: Piece, finished: &impl Fn(Use) -> bool) -> bool {
+        self.blocks.within(piece).all(|at| {
+            let block = &self.blocks[at];
+            block.state == State::Shelved && block.uses.iter().all(|used| finished(*used))
+        })
     }
 
     fn forget(&mut self, segment: &Segment) {
@@ -69,8 +77,16 @@ impl Pool {
     }
 
     /// Returns the segments of `pool`.
-    pub(in crate::memory) fn segments_of(&self, pool: PoolId) -> impl Iterator<Item = &Segment> {
+    fn segments_of(&self, pool: PoolId) -> impl Iterator<Item = &Segment> {
         self.blocks.segments().filter(move |segment| self.blocks[segment.first].pool == pool)
+    }
+
+    /// Returns the addresses of the pieces of memory of `pool`, each with its bytes.
+    pub(in crate::memory) fn pieces_of(&self, pool: PoolId) -> impl Iterator<Item = (Range<u64>, usize)> {
+        self.segments_of(pool).flat_map(|segment| {
+            let pieces = segment.pieces.iter();
+            pieces.map(|(&offset, &len)| (self.blocks.addresses(segment, offset, len), len))
+        })
     }
 
     /// Forgets the uses of the blocks of `pool`: they were recorded, and nothing has run.

@@ -1,7 +1,7 @@
 //! The use that a request waits for on the host, when no rung of the ladder serves it.
 
-use super::{Pool, PoolId, Request, ReuseOrder};
-use crate::memory::blocks::{Block, State};
+use super::{GRANULE_BYTES, Pool, PoolId, Request, ReuseOrder};
+use crate::memory::blocks::{Block, Segment, State};
 use crate::order::Use;
 
 /// A use that a request waits for, among others.
@@ -36,7 +36,7 @@ fn better(a: Option<Hope>, b: Option<Hope>) -> Option<Hope> {
 /// Returns what the uses of a free block leave to wait for, by `is_over`. Returns `None` if one of
 /// them does not end by itself.
 fn hope_of(block: &Block, order: &impl ReuseOrder, is_over: impl Fn(Use) -> bool) -> Option<Hope> {
-    if block.state == State::Live {
+    if !block.is_free() {
         return None;
     }
     let mut hope = None;
@@ -70,8 +70,13 @@ impl Pool {
         if self.has_block_after_one(request, order) {
             return Some(Wait::Over);
         }
-        let returned = if can_free { self.returned(request.size, room, order) } else { None };
-        let hope = better(self.in_place(request, order), returned)?;
+        let pieces = if can_free { self.to_return(order) } else { Vec::new() };
+        let mut best = better(self.in_place(request, order), returned(&pieces, request.size, room));
+        for (bytes, hope) in self.beside_new(request, order) {
+            let rest = returned(&pieces, granules(request.size - bytes), room);
+            best = better(best, rest.map(|rest| older(hope, rest)));
+        }
+        let hope = best?;
         Some(hope.map_or(Wait::Over, |awaited| Wait::For(awaited.used)))
     }
 
@@ -81,7 +86,7 @@ impl Pool {
         let ends = |used: Use| order.is_over(used) || order.ends(used);
         let comes = |block: &&Block| {
             block.pool == PoolId::DEFAULT
-                && block.state != State::Live
+                && block.is_free()
                 && (block.uses.iter().all(|used| ends(*used)) || is_after_one(block, request, order))
         };
         self.blocks.iter().filter(comes).map(|block| block.len).sum()
@@ -91,7 +96,7 @@ impl Pool {
     /// but an earlier request keeps it from being served.
     fn has_block_after_one(&self, request: &Request, order: &impl ReuseOrder) -> bool {
         self.blocks.iter().any(|block| {
-            block.state != State::Live
+            block.is_free()
                 && (block.pool, block.class) == (request.pool, request.class())
                 && block.len >= request.size
                 && is_after_one(block, request, order)
@@ -100,7 +105,7 @@ impl Pool {
 
     /// Returns the uses of free memory of the default pool, finished or not.
     pub(in crate::memory) fn uses_of_free_memory(&self) -> impl Iterator<Item = Use> {
-        let is_free = |block: &&Block| block.pool == PoolId::DEFAULT && block.state != State::Live;
+        let is_free = |block: &&Block| block.pool == PoolId::DEFAULT && block.is_free();
         self.blocks.iter().filter(is_free).flat_map(|block| block.uses.iter().copied())
     }
 
@@ -133,32 +138,98 @@ impl Pool {
         best
     }
 
-    /// Looks for segments that would make room for `size` bytes if they were returned to the
-    /// driver: those that were freed first.
-    fn returned(&self, size: usize, room: usize, order: &impl ReuseOrder) -> Option<Hope> {
-        let mut idle: Vec<(u64, usize, Hope)> = Vec::new();
-        'segments: for segment in self.blocks.segments() {
-            if self.blocks[segment.first].pool != PoolId::DEFAULT {
-                continue;
+    /// Returns the memory that could return to the driver, by when it was freed: segments of fixed
+    /// length, and pieces of those that grow.
+    fn to_return(&self, order: &impl ReuseOrder) -> Vec<ToReturn> {
+        let of_default = |segment: &&Segment| self.blocks[segment.first].pool == PoolId::DEFAULT;
+        let mut pieces = Vec::new();
+        for segment in self.blocks.segments().filter(of_default) {
+            for piece in self.blocks.pieces(segment) {
+                let blocks = || self.blocks.within(piece).map(|at| &self.blocks[at]);
+                let hope = hope_of_all(blocks(), order, |used| order.is_over(used));
+                let freed = blocks().map(|block| block.freed).max().unwrap_or(0);
+                pieces.extend(hope.map(|hope| ToReturn { freed, len: piece.len, hope }));
             }
-            let (mut freed, mut hope) = (0, None);
-            for at in self.blocks.along(segment.first) {
-                let block = &self.blocks[at];
-                let of_block = hope_of(block, order, |used| order.is_over(used));
-                let Some(of_block) = of_block else { continue 'segments };
-                (freed, hope) = (block.freed.max(freed), older(hope, of_block));
-            }
-            idle.push((freed, segment.len, hope));
         }
-        idle.sort_unstable_by_key(|(freed, ..)| *freed);
-        let (mut room, mut hope) = (room, None);
-        for (_, len, of_segment) in idle {
-            if room >= size {
-                break;
-            }
-            room += len;
-            hope = older(hope, of_segment);
-        }
-        (room >= size).then_some(hope)
+        pieces.sort_unstable_by_key(|piece| piece.freed);
+        pieces
     }
+
+    /// Returns the free bytes that new memory could be mapped beside, with what they wait for: the
+    /// free parts of pieces that cannot be unmapped.
+    fn beside_new(&self, request: &Request, order: &impl ReuseOrder) -> Vec<(usize, Hope)> {
+        if request.pool != PoolId::DEFAULT {
+            return Vec::new();
+        }
+        let is_over = |used: Use| used.stream == request.stream || order.after(used) || order.finished(used);
+        let hope_of = |at: u32| hope_of(&self.blocks[at], order, is_over);
+        let is_open = |at: u32| self.blocks[at].state == State::Hole || hope_of(at).is_some();
+        let mut found = Vec::new();
+        let grows = |segment: &&Segment| segment.grows && self.blocks[segment.first].class == request.class();
+        for segment in self.blocks.segments().filter(grows) {
+            let all: Vec<u32> = self.blocks.along(segment.first).collect();
+            for run in all.chunk_by(|&a, &b| is_open(a) == is_open(b)).filter(|run| is_open(run[0])) {
+                let (start, last) = (self.blocks.offset(run[0]), run[run.len() - 1]);
+                let end = self.blocks.offset(last) + self.blocks[last].len;
+                if end - start < request.size {
+                    continue;
+                }
+                // The parts of the pieces that the run begins and ends in.
+                let before = segment.pieces.range(..start).next_back();
+                let first = before.map_or(start, |(offset, len)| (offset + len).clamp(start, end));
+                let behind = segment.pieces.range(..end).next_back();
+                let cut =
+                    behind.filter(|(offset, len)| *offset + *len > end).map_or(end, |(&at, _)| at.max(start));
+                for part in [start..first, cut..end] {
+                    let blocks = run.iter().filter(|&&at| {
+                        let offset = self.blocks.offset(at);
+                        offset < part.end && part.start < offset + self.blocks[at].len
+                    });
+                    let hope = hope_of_all(blocks.map(|&at| &self.blocks[at]), order, is_over);
+                    found.extend(hope.map(|hope| (part.len().min(request.size), hope)));
+                }
+            }
+        }
+        found.retain(|(bytes, _)| *bytes > 0);
+        found
+    }
+}
+
+/// A piece of memory that returns to the driver if it has to, once its uses have ended.
+struct ToReturn {
+    /// The number of the last free of its blocks.
+    freed: u64,
+    len: usize,
+    hope: Hope,
+}
+
+/// Returns what to wait for until `pieces`, those that were freed first, and `room` are `size`
+/// bytes.
+fn returned(pieces: &[ToReturn], size: usize, mut room: usize) -> Option<Hope> {
+    let mut hope = None;
+    for piece in pieces {
+        if room >= size {
+            break;
+        }
+        room += piece.len;
+        hope = older(hope, piece.hope);
+    }
+    (room >= size).then_some(hope)
+}
+
+/// Returns what all of `blocks` leave to wait for. Returns `None` if one of them does not come.
+fn hope_of_all<'a>(
+    blocks: impl Iterator<Item = &'a Block>,
+    order: &impl ReuseOrder,
+    is_over: impl Fn(Use) -> bool,
+) -> Option<Hope> {
+    let mut all = None;
+    for block in blocks {
+        all = older(all, hope_of(block, order, &is_over)?);
+    }
+    Some(all)
+}
+
+fn granules(bytes: usize) -> usize {
+    bytes.next_multiple_of(GRANULE_BYTES)
 }

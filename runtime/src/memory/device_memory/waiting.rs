@@ -1,0 +1,170 @@
+//! The requests that wait for memory: how they join the queue, and how it is served (`../queue.rs`).
+
+use super::{DeviceMemory, refusal_of, wake_all};
+use crate::memory::pool::{Grant, PoolId, Request, UNIT_BYTES, Wait, units};
+use crate::memory::queue::{Outcome, Queue, SharedOrder, Waiting};
+use crate::order::{Site, StreamId, Use};
+use tokio::sync::futures::Notified;
+use warpline_driver::{Error, MemoryShortage};
+
+impl DeviceMemory {
+    /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
+    /// and those before it have got their memory. Returns its number.
+    ///
+    /// # Errors
+    /// `refusal`, the error of [`alloc`](Self::alloc), if it will not be.
+    pub(crate) fn join(
+        &self,
+        (len_bytes, id): (usize, PoolId),
+        stream: StreamId,
+        order: SharedOrder,
+        site: Site,
+        refusal: Error,
+    ) -> Result<u64, Error> {
+        let request = Request { size: units(len_bytes) * UNIT_BYTES, pool: id, stream, site };
+        let room = refusal.out_of_memory().map_or(0, |details| {
+            // Behind others, nothing was asked of the driver yet.
+            let refused = if details.earlier_requests > 0 { usize::MAX } else { request.size };
+            self.room(details.shortage, refused)
+        });
+        let can_free = self.driver.can_free();
+        let mut queue = self.queue.lock();
+        let mut pool = self.pool.lock();
+        let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
+        let fits = to_come >= queue.bytes().saturating_add(request.size);
+        if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
+            return Err(refusal);
+        }
+        pool.is_awaited = true;
+        Ok(queue.join(request, len_bytes, order))
+    }
+
+    /// Returns the outcome of a request that waits, or the use that the first one waits for.
+    /// Serves the queue before, unless `may_serve` is false.
+    pub(crate) fn look(&self, number: u64, may_serve: bool) -> Result<Outcome, Option<Use>> {
+        if may_serve {
+            self.serve();
+        }
+        let mut queue = self.queue.lock();
+        queue.take_outcome(number).ok_or(queue.awaited)
+    }
+
+    /// Serves the queue from the front, until the first request has to wait. Wakes the waiters if
+    /// that changed anything for them.
+    pub(crate) fn serve(&self) {
+        let growing = self.growing.lock();
+        let before = self.queue.lock().awaited;
+        // Requests hold their streams, so they are dropped while no lock is held.
+        let (mut seen, mut settled) = (Vec::new(), false);
+        loop {
+            let mut queue = self.queue.lock();
+            let Some(first) = queue.first().cloned() else {
+                queue.awaited = None;
+                break;
+            };
+            drop(queue);
+            seen.push(first.clone());
+            let outcome = match self.serve_now(&first) {
+                Ok(Err(used)) => {
+                    self.queue.lock().awaited = Some(used);
+                    break;
+                }
+                Ok(Ok(grant)) => Ok(grant),
+                Err(error) => Err(error),
+            };
+            let mut queue = self.queue.lock();
+            // Its owner may have gone away meanwhile.
+            if let Err(Ok(grant)) = queue.settle(first.number, outcome) {
+                self.pool.lock().free(grant.block, &[]);
+            }
+            self.note_awaited(&queue);
+            settled = true;
+        }
+        drop(growing);
+        if settled || self.queue.lock().awaited != before {
+            self.wake_waiters();
+        }
+    }
+
+    /// Serves the first request, or returns the use that it waits for.
+    fn serve_now(&self, first: &Waiting) -> Result<Result<Grant, Use>, Error> {
+        let Waiting { request, order, .. } = first;
+        let mut tries = 0;
+        loop {
+            let shortage = match self.grow(request, order)? {
+                Ok(grant) => return Ok(Ok(grant)),
+                Err(shortage) => shortage,
+            };
+            let (room, can_free) = (self.room(shortage, request.size), self.driver.can_free());
+            let pool = self.pool.lock();
+            match pool.wait_for(request, order, room, can_free) {
+                Some(Wait::For(used)) => return Ok(Err(used)),
+                // The use that it would have waited for ended just now. The driver may refuse
+                // nevertheless.
+                Some(Wait::Over) if tries < 2 => tries += 1,
+                _ => {
+                    let details = self.out_of_memory(&pool, first.len_bytes, shortage, order, (0, 0));
+                    return Err(refusal_of(details));
+                }
+            }
+        }
+    }
+
+    /// Removes a request whose owner goes away, and returns what it was granted.
+    pub(crate) fn leave(&self, number: u64) {
+        let mut queue = self.queue.lock();
+        let (left, outcome) = (queue.leave(number), queue.take_outcome(number));
+        if left.is_none() && outcome.is_none() {
+            return;
+        }
+        if let Some(Ok(grant)) = &outcome {
+            self.pool.lock().free(grant.block, &[]);
+        }
+        self.note_awaited(&queue);
+        drop(queue);
+        drop((left, outcome));
+        self.wake_waiters();
+    }
+
+    /// Notes whether requests wait.
+    fn note_awaited(&self, queue: &Queue) {
+        self.pool.lock().is_awaited = !queue.is_empty();
+    }
+
+    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Makes all that wait for memory look again. Called while no lock is held.
+    #[cold]
+    pub(crate) fn wake_waiters(&self) {
+        wake_all(&self.changed);
+    }
+
+    /// Returns the bytes that can still be taken from the driver after a shortage. A driver that
+    /// has them and did not give them has none.
+    fn room(&self, shortage: MemoryShortage, refused_bytes: usize) -> usize {
+        match (self.limit, shortage) {
+            (Some(limit), MemoryShortage::Limit { .. } | MemoryShortage::Fraction { .. }) => {
+                let of_driver = self.driver.free_bytes().unwrap_or(usize::MAX);
+                limit.free_bytes(self.reserved()).min(of_driver)
+            }
+            (_, MemoryShortage::Device { free_bytes, .. }) if free_bytes < refused_bytes => free_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Returns the shortage of a request that would have to wait behind others.
+    pub(super) fn shortage_now(&self) -> MemoryShortage {
+        if let Some(limit) = self.limit {
+            return limit.shortage(self.reserved());
+        }
+        match self.driver.free_bytes() {
+            Some(free_bytes) => {
+                MemoryShortage::Device { free_bytes, total_bytes: self.driver.properties().total_bytes }
+            }
+            None => MemoryShortage::System,
+        }
+    }
+}
