@@ -210,20 +210,28 @@ pub(crate) fn alloc_unspecified(
     site: Site,
     len_bytes: usize,
 ) -> Result<Arc<Allocation>> {
-    match try_alloc(core, site, len_bytes)? {
-        Ok(allocation) => Ok(allocation),
-        Err(refusal) => {
-            granted(core, site, len_bytes, wait_for_memory(core, short(core, site, len_bytes, refusal)))
-        }
-    }
+    let wait = |refusal| wait_and_alloc(core, site, len_bytes, refusal);
+    try_alloc(core, site, len_bytes, |allocation| allocation, wait)
+}
+
+#[cold]
+fn wait_and_alloc(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+    refusal: Error,
+) -> Result<Arc<Allocation>> {
+    let grant = wait_for_memory(core, short(core, site, len_bytes, refusal));
+    Ok(granted(core, site, len_bytes, &grant.map_err(|error| refused(core, site, error))?))
 }
 
 async fn await_unspecified(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-    match try_alloc(core, site, len_bytes)? {
+    match try_alloc(core, site, len_bytes, Ok, |refusal| Ok(Err(refusal)))? {
         Ok(allocation) => Ok(allocation),
         Err(refusal) => {
             let grant = await_memory(core, short(core, site, len_bytes, refusal)).await;
-            let allocation = granted(core, site, len_bytes, grant)?;
+            let grant = grant.map_err(|error| refused(core, site, error))?;
+            let allocation = granted(core, site, len_bytes, &grant);
             // The stream may have been closed meanwhile.
             core.ensure_open(site)?;
             Ok(allocation)
@@ -231,19 +239,26 @@ async fn await_unspecified(core: &Arc<StreamCore>, site: Site, len_bytes: usize)
     }
 }
 
-/// Allocates memory without waiting for unfinished work. Returns the refusal, without the place of
-/// the call, if the default pool has too little memory.
+/// Allocates memory without waiting for unfinished work, and returns what `found` makes of it. If
+/// the default pool does not serve it, returns what `wait` makes of the refusal, which does not
+/// name the call yet.
 #[inline]
-fn try_alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Result<Arc<Allocation>, Error>> {
+fn try_alloc<T>(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+    found: impl FnOnce(Arc<Allocation>) -> T,
+    wait: impl FnOnce(Error) -> Result<T>,
+) -> Result<T> {
     core.ensure_open(site)?;
     if core.is_captured()
         && let Some(capture) = core.capture(site)?
     {
-        return capture.alloc(core, site, len_bytes).map(Ok);
+        return capture.alloc(core, site, len_bytes).map(found);
     }
     match core.device.memory.alloc(len_bytes, core.id, &**core, site) {
-        Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Err(error)),
-        grant => granted(core, site, len_bytes, grant).map(Ok),
+        Ok(grant) => Ok(found(granted(core, site, len_bytes, &grant))),
+        Err(refusal) => wait(refusal),
     }
 }
 
@@ -252,25 +267,23 @@ fn short(core: &Arc<StreamCore>, site: Site, len_bytes: usize, refusal: Error) -
     Short { len_bytes, pool: PoolId::DEFAULT, stream: core.id, order: core.clone(), site, refusal }
 }
 
-/// Returns the allocation of what the allocator granted, or the error of the call.
+/// Returns the error of a call that got no memory.
+#[cold]
+fn refused(core: &StreamCore, site: Site, error: Error) -> Error {
+    // The driver call that failed may have shown that the device has failed.
+    let error = match error.kind() {
+        ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),
+        _ => error,
+    };
+    unserved(&site.on(&core.label), error)
+}
+
+/// Returns the allocation of what the allocator granted.
 #[inline]
-fn granted(
-    core: &Arc<StreamCore>,
-    site: Site,
-    len_bytes: usize,
-    grant: Result<Grant>,
-) -> Result<Arc<Allocation>> {
-    let grant = grant.map_err(|error| {
-        // The driver call that failed may have shown that the device has failed.
-        match error.kind() {
-            ErrorKind::Driver => core.device.ensure_open().err().unwrap_or(error),
-            _ => error,
-        }
-    });
-    let grant = grant.map_err(|error| unserved(&site.on(&core.label), error))?;
+fn granted(core: &StreamCore, site: Site, len_bytes: usize, grant: &Grant) -> Arc<Allocation> {
     // The memory counts as used at the last ticket taken, which is read after the grant. An
     // edge becomes known after its ticket was issued, so this ticket is as new as any edge that
     // the grant relies on.
     let used = Use { stream: core.id, ticket: core.issued() };
-    Ok(Allocation::new(core.device.clone(), &grant, len_bytes, used, site))
+    Allocation::new(core.device.clone(), grant, len_bytes, used, site)
 }
