@@ -1,5 +1,5 @@
-//! The memory that a device reserves, against what a program needs: the peak of its live bytes and,
-//! where streams run ahead, of what their unfinished work still uses.
+//! The memory that a device reserves, against what a program needs: the peak of its live bytes
+//! and, where streams run ahead, of what their unfinished work still uses.
 //!
 //! The programs draw lengths with a fixed seed. Of each buffer only the first element is written,
 //! so the system provides little of the memory.
@@ -49,7 +49,7 @@ impl Held {
 enum Ahead {
     /// Each step is awaited.
     No,
-    /// As far as the device is slower.
+    /// Nothing is awaited, and the device runs meanwhile.
     Yes,
     /// The device does nothing until the program ends, because nothing is awaited.
     Wholly,

@@ -18,7 +18,8 @@ struct Ranges {
 
 /// Returns the length of the system's pages, where this module is supported.
 pub(super) fn page_bytes() -> Option<usize> {
-    if cfg!(miri) {
+    // Addresses are plenty where they have 64 bits.
+    if cfg!(miri) || usize::BITS < 64 {
         return None;
     }
     // SAFETY: sysconf takes any number, and only reads.
@@ -35,8 +36,8 @@ unsafe fn map_without_access(at: Option<*mut u8>, len_bytes: usize) -> Option<*m
     let place = at.map_or(std::ptr::null_mut(), <*mut u8>::cast);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
-    // SAFETY: a new private mapping replaces nothing, unless `at` is given. Then the caller vouches
-    // for it.
+    // SAFETY: a new private mapping replaces nothing, unless `at` is given. Then the caller
+    // vouches for it.
     let mapped = unsafe { libc::mmap(place, len_bytes, libc::PROT_NONE, flags | fixed, -1, 0) };
     (mapped != libc::MAP_FAILED).then_some(mapped.cast())
 }

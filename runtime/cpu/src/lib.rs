@@ -166,8 +166,8 @@ impl CpuDriver {
     }
 }
 
-// SAFETY: memory comes from the system allocator, which hands out each block once. Streams keep
-// order (`strand.rs`).
+// SAFETY: memory comes from the system, which hands out each block and each page once. Streams
+// keep order (`strand.rs`).
 unsafe impl Driver for CpuDriver {
     fn id(&self) -> DeviceId {
         self.0.id
@@ -230,7 +230,7 @@ unsafe impl Driver for CpuDriver {
     }
 
     #[cfg(unix)]
-    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)], _: bool) -> usize {
         let unmap = |&&(at, len_bytes): &&(DevicePtr, usize)| {
             let start = std::ptr::with_exposed_provenance_mut(at.0 as usize);
             // SAFETY: `Memory::unmap` has the rules of this function.

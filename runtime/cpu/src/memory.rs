@@ -174,7 +174,7 @@ const HEADER: usize = size_of::<usize>();
 fn ask_for_huge_pages(block: *mut u8, len_bytes: usize) {
     let whole = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     // SAFETY: MADV_HUGEPAGE needs only a range of pages, and changes no contents. `block` is
-    // aligned to huge pages, and the range is within its allocation.
+    // aligned to pages, and the range is within its allocation or mapping.
     unsafe { libc::madvise(block.cast(), whole, libc::MADV_HUGEPAGE) };
 }
 

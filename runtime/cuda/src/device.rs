@@ -318,9 +318,9 @@ unsafe impl Driver for CudaDevice {
         unsafe { self.context.map(at.0, len_bytes, piece_bytes) }.map_err(|failed| self.driver_error(failed))
     }
 
-    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)], is_needed: bool) -> usize {
         // SAFETY: `unmap` of the context has the same rules, which the caller keeps.
-        unsafe { self.context.unmap(pieces) }
+        unsafe { self.context.unmap(pieces, is_needed) }
     }
 
     fn not_freed(&self) -> NotFreed {

@@ -25,9 +25,10 @@
 //!
 //! # Lock order
 //! stream's lock → `modules`, `shared`, `peers`, `HELD`, pools, `tracks` (each alone); `HELD` →
-//! those of `handles`; `HELD` and `peers` → `mappings`. CUDA is called under a stream's lock, and under `modules`, `shared`
-//! and `peers`, which only first uses take. It is called under `HELD` while memory is freed, for
-//! which only gates wait. It is also called under `draining`, whose query does not block.
+//! those of `handles`; `HELD` and `peers` → `mappings`. CUDA is called under a stream's lock, and
+//! under `modules`, `shared` and `peers`, which only first uses take. It is called under `HELD`
+//! while memory is freed, for which only gates wait. It is also called under `draining`, whose
+//! query does not block.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;

@@ -149,12 +149,14 @@ pub unsafe trait Driver: Send + Sync + fmt::Debug + 'static {
 
     /// Unmaps pieces and frees their memory, in the order given, until the device refuses one.
     /// Returns the number of pieces that were unmapped; the others are as before. Unmaps nothing
-    /// where the call might not return, as with [`can_free`](Self::can_free).
+    /// where the call might not return, as with [`can_free`](Self::can_free). With `is_needed`, a
+    /// caller is waiting for the memory, and the call may wait for gates as
+    /// [`free_all`](Self::free_all) does.
     ///
     /// # Safety
     /// Each address and length is that of a whole piece which [`map`](Self::map) of this driver
     /// mapped, and no work that touches it is unfinished or will be submitted.
-    unsafe fn unmap(&self, _pieces: &[(DevicePtr, usize)]) -> usize {
+    unsafe fn unmap(&self, _pieces: &[(DevicePtr, usize)], _is_needed: bool) -> usize {
         0
     }
 

@@ -3,12 +3,12 @@
 //! Blocks are split, joined and removed here. This module knows neither order nor sizes.
 //!
 //! A segment is a range of addresses. Its blocks tile its bytes, and each is linked to its
-//! neighbours. [`Zones`] decides where each byte lies. Both live in slabs and are named by index, so
-//! that cutting and joining allocate nothing in the steady state.
+//! neighbours. [`Zones`] decides where each byte lies. Both live in slabs and are named by index,
+//! so that cutting and joining allocate nothing in the steady state.
 //!
-//! A segment of fixed length is one piece of memory from the driver. A segment that grows is made of
-//! addresses, to which pieces are mapped. Its other addresses are **holes**: blocks without memory,
-//! none of them beside another.
+//! A segment of fixed length is one piece of memory from the driver. A segment that grows is made
+//! of addresses, to which pieces are mapped. Its other addresses are **holes**: blocks without
+//! memory, none of them beside another.
 #![forbid(unsafe_code)]
 
 use super::pool::PoolId;
@@ -273,6 +273,7 @@ impl Blocks {
     /// Gives memory to `len` bytes of a hole, after the first `skipped`: pieces of `piece` bytes.
     /// Returns them as one free block that is in no list.
     pub(super) fn fill(&mut self, hole: u32, skipped: usize, len: usize, piece: usize) -> u32 {
+        debug_assert!(len > 0);
         let block = if skipped == 0 { hole } else { self.split(hole, skipped) };
         if self[block].len > len {
             self.split(block, len);

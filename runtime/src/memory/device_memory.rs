@@ -22,11 +22,12 @@ mod waiting;
 
 use super::MemoryLimit;
 use super::blocks::Segment;
-use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, units};
+use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, piece_bytes, units};
 use super::queue::Queue;
 use super::snapshot::{MemorySegment, MemoryWaiters};
 use super::stats::MemoryStats;
 use super::zones::Zones;
+use crate::background;
 use crate::order::{Site, StreamId, Use};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
@@ -34,6 +35,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{DevicePtr, Driver, Error, ErrorKind, MemoryShortage, OutOfMemory, reentry};
 
@@ -60,9 +62,10 @@ impl DeviceMemory {
     /// than `limit`, apart from zones.
     pub(crate) fn new(driver: Arc<dyn Driver>, limit: Option<MemoryLimit>, zones: Zones) -> Self {
         let maps = driver.granule_bytes().is_some();
+        let most_bytes = limit.map_or_else(|| driver.properties().total_bytes, |limit| limit.bytes);
         DeviceMemory {
             zones,
-            pool: Mutex::new(Pool::new(zones)),
+            pool: Mutex::new(Pool::new(zones, piece_bytes(most_bytes))),
             growing: Mutex::default(),
             queue: Mutex::default(),
             changed: Notify::new(),
@@ -160,9 +163,13 @@ impl DeviceMemory {
                 return Ok(grant);
             }
             drop(pool);
-            let _growing = self.growing.lock();
+            // A thread that holds the lock may be in a driver call that waits for the device,
+            // which may wait for this thread.
+            let is_barred = background::duty().is_barred();
+            let growing = if is_barred { self.growing.try_lock() } else { Some(self.growing.lock()) };
             earlier = self.queue.lock().figures();
-            let grown = if earlier.0 > 0 { Err(self.shortage_now()) } else { self.grow(&request, order)? };
+            let may_grow = growing.is_some() && earlier.0 == 0;
+            let grown = if may_grow { self.grow(&request, order)? } else { Err(self.shortage_now()) };
             match grown {
                 Ok(grant) => return Ok(grant),
                 Err(shortage) => {
@@ -202,7 +209,7 @@ impl DeviceMemory {
                 Err(shortage) => shortage,
             };
             // Freed without delay, because the next round asks for it.
-            if self.give_back(missing, |used| order.is_over(used), at_once) > 0 {
+            if self.give_back(missing, |used| order.is_over(used), Need::Now) > 0 {
                 continue;
             }
             if let Some(last) = self.pool.lock().find(request, order, true) {
@@ -215,17 +222,23 @@ impl DeviceMemory {
         }
     }
 
-    /// Frees segments by calling `free`, which is [`at_once`] or [`in_time`]. Both need
-    /// allocations of this driver with their lengths, and no use of them unfinished or to come.
-    /// Segments are made from `Driver::alloc` alone, and the pool forgot these. No block of them
-    /// was live, none can be handed out again, and `finished` held for every use of every one.
-    fn free_segments(&self, segments: Vec<Segment>, free: FreeSegments) {
+    /// Frees segments of fixed length, which the pool forgot.
+    fn free_segments(&self, segments: Vec<Segment>, need: Need) {
         if segments.is_empty() {
             return;
         }
         let driver = self.driver.clone();
-        crate::background::run_where_it_may_block(move || {
-            free(&*driver, segments);
+        background::run_where_it_may_block(move || {
+            let memory = segments.iter().map(|segment| (DevicePtr(segment.address), segment.span));
+            match need {
+                // SAFETY: `free_all` needs allocations of this driver with their lengths, and no
+                // use of them unfinished or to come. Segments of fixed length are made from
+                // `Driver::alloc` alone. No block of these was live, none can be handed out again,
+                // and `finished` held for every use of every one.
+                Need::Now => unsafe { driver.free_all(memory.collect()) },
+                // SAFETY: as above.
+                Need::InTime => memory.for_each(|(ptr, len)| unsafe { driver.free_in_time(ptr, len) }),
+            }
         });
     }
 
@@ -305,7 +318,7 @@ impl DeviceMemory {
     /// what it keeps for libraries. Returns the number of bytes of the segments, without those that
     /// the driver has refused to free by then.
     pub(crate) fn empty_cache(&self, finished: impl Fn(Use) -> bool) -> usize {
-        let bytes = self.give_all_back(finished, in_time);
+        let bytes = self.give_all_back(finished, Need::InTime);
         self.driver.release_idle();
         bytes
     }
@@ -313,13 +326,13 @@ impl DeviceMemory {
     /// Frees the same segments as [`empty_cache`](Self::empty_cache) without delay, because a
     /// driver call needs the memory.
     pub(crate) fn make_room(&self, finished: impl Fn(Use) -> bool) {
-        self.give_all_back(finished, at_once);
+        self.give_all_back(finished, Need::Now);
     }
 
-    fn give_all_back(&self, finished: impl Fn(Use) -> bool, free: FreeSegments) -> usize {
+    fn give_all_back(&self, finished: impl Fn(Use) -> bool, need: Need) -> usize {
         let growing = self.growing.lock();
         let before = self.not_freed();
-        let bytes = self.give_back(usize::MAX, finished, free);
+        let bytes = self.give_back(usize::MAX, finished, need);
         drop(growing);
         if self.pool.lock().is_awaited {
             self.wake_waiters();
@@ -331,6 +344,20 @@ impl DeviceMemory {
     /// fault plan.
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
+    }
+}
+
+/// The waking of requests that wait.
+impl DeviceMemory {
+    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Makes all that wait for memory look again. Called while no lock is held.
+    #[cold]
+    pub(crate) fn wake_waiters(&self) {
+        wake_all(&self.changed);
     }
 }
 
@@ -346,21 +373,11 @@ fn refusal_of(details: OutOfMemory) -> Error {
     Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details)
 }
 
-type FreeSegments = fn(&dyn Driver, Vec<Segment>);
-
-/// Frees segments whose memory a caller is waiting for.
-fn at_once(driver: &dyn Driver, segments: Vec<Segment>) {
-    let memory = segments.into_iter().map(|segment| (DevicePtr(segment.address), segment.span));
-    // SAFETY: as `free_segments` says.
-    unsafe { driver.free_all(memory.collect()) };
-}
-
-/// Frees segments that nobody is waiting for.
-fn in_time(driver: &dyn Driver, segments: Vec<Segment>) {
-    for segment in segments {
-        // SAFETY: as `free_segments` says.
-        unsafe { driver.free_in_time(DevicePtr(segment.address), segment.span) };
-    }
+/// The need for memory that returns to the driver.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Need {
+    Now,
+    InTime,
 }
 
 #[cfg(test)]

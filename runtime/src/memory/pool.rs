@@ -49,7 +49,7 @@ use super::recent::Recent;
 use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
-pub(super) use growth::{GRANULE_BYTES, Leaving};
+pub(super) use growth::{GRANULE_BYTES, Leaving, piece_bytes};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
 use std::collections::BTreeSet;
@@ -170,6 +170,8 @@ pub(super) struct Pool {
     refusal: u64,
     /// The most bytes that were ever live, as of the last time that the statistics were reset.
     most_live_before: usize,
+    /// The maximum length of a piece that is mapped.
+    piece_bytes: usize,
     /// True while requests wait for memory. No other request may take any then.
     pub(super) is_awaited: bool,
     /// Statistics, without those that are derived from the blocks.
@@ -177,8 +179,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(zones: Zones) -> Self {
+    pub(super) fn new(zones: Zones, piece_bytes: usize) -> Self {
         Pool {
+            piece_bytes,
             blocks: Blocks::new(zones),
             recent: Recent::new(),
             shelf: BTreeSet::new(),

@@ -172,7 +172,7 @@ unsafe impl Driver for TestDriver {
         Ok(())
     }
 
-    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)]) -> usize {
+    unsafe fn unmap(&self, pieces: &[(DevicePtr, usize)], _: bool) -> usize {
         let mut state = self.state.lock();
         let count = state.unmaps_at_most.unwrap_or(usize::MAX).min(pieces.len());
         for &(at, len_bytes) in &pieces[..count] {

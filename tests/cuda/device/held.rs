@@ -53,25 +53,31 @@ fn a_device_may_be_dropped_while_a_stream_of_another_runtime_is_held() {
 
 #[test]
 fn an_allocation_that_must_free_memory_leaves_the_thread_that_opens_the_gate_alone() {
-    in_child(&[("SOFTCUDA_ONE_AT_A_TIME", "1"), NO_VIRTUAL_MEMORY], || {
-        let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
-        let limited = limited.device(DeviceId::Cuda(0)).unwrap();
-        drop(limited.alloc::<u8>(10 << 20).unwrap());
-        let (_runtime, device) = cuda();
-        let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
-        let x = other.alloc::<u8>(1).unwrap();
-        let gate = stream.hold().unwrap();
-        let (asks, asking) = std::sync::mpsc::channel();
-        let larger = std::thread::spawn(move || {
-            asks.send(()).unwrap();
-            limited.alloc::<u8>(12 << 20).map(drop)
+    for maps in ["0", "1"] {
+        let plan = [("SOFTCUDA_ONE_AT_A_TIME", "1"), ("SOFTCUDA_VIRTUAL_MEMORY", maps)];
+        in_child(&plan, || {
+            let limited = Runtime::builder().memory_limit(16 << 20).build().unwrap();
+            let limited = limited.device(DeviceId::Cuda(0)).unwrap();
+            let freed = limited.alloc::<u8>(10 << 20).unwrap();
+            // The freed memory cannot grow in place.
+            let _kept = limited.alloc::<u8>(2 << 20).unwrap();
+            drop(freed);
+            let (_runtime, device) = cuda();
+            let (stream, other) = (device.new_stream().unwrap(), device.new_stream().unwrap());
+            let x = other.alloc::<u8>(1).unwrap();
+            let gate = stream.hold().unwrap();
+            let (asks, asking) = std::sync::mpsc::channel();
+            let larger = std::thread::spawn(move || {
+                asks.send(()).unwrap();
+                limited.alloc::<u8>(12 << 20).map(drop)
+            });
+            asking.recv().unwrap();
+            // Each is a call of the driver. One that frees memory would keep them waiting.
+            (0..200).for_each(|value| drop(other.fill(&x, value)));
+            gate.open();
+            larger.join().unwrap().unwrap();
         });
-        asking.recv().unwrap();
-        // Each is a call of the driver. One that frees memory would keep them waiting.
-        (0..200).for_each(|value| drop(other.fill(&x, value)));
-        gate.open();
-        larger.join().unwrap().unwrap();
-    });
+    }
 }
 
 #[test]

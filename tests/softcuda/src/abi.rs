@@ -224,9 +224,9 @@ pub(crate) struct MemProperties {
     pub(crate) shared_as: u32,
     pub(crate) location: MemLocation,
     pub(crate) win32_data: usize,
-    /// Whether the memory is compressible.
+    /// Nonzero if the memory is compressible.
     pub(crate) compression: u8,
-    /// Whether other devices on the bus may access the memory.
+    /// Nonzero if other devices on the bus may access the memory.
     pub(crate) direct_rdma: u8,
     pub(crate) usage: u16,
     pub(crate) reserved: [u8; 4],

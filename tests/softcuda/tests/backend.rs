@@ -55,7 +55,7 @@ fn unmap(device: &CudaDevice, start: DevicePtr, pieces: &[usize]) -> usize {
     };
     let pieces: Vec<_> = pieces.iter().map(piece).collect();
     // SAFETY: the tests name pieces as they mapped them, which no unfinished work uses.
-    unsafe { device.unmap(&pieces) }
+    unsafe { device.unmap(&pieces, false) }
 }
 
 /// Returns the units of free memory that the driver sees.

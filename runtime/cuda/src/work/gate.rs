@@ -206,16 +206,7 @@ pub(crate) fn free_unless_held(context: &'static Context, free: Free) {
 /// context are open, for `LONGEST_HOLD` at most. While the calls would never return, they are put
 /// off as by [`free_unless_held`].
 pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
-    let mut held = HELD.lock();
-    let until = Instant::now() + LONGEST_HOLD;
-    while !context.has_standing_stream()
-        // The gates of a dead context never open, and its calls fail without waiting.
-        && context.death().is_none()
-        && held.gates.iter().any(|of| std::ptr::eq(*of, context))
-        && Instant::now() < until
-    {
-        let _ = OPENED.wait_for(&mut held, LOOK_AGAIN);
-    }
+    let mut held = when_gates_are_open(context);
     if context.has_standing_stream() {
         held.put_off.extend(frees.into_iter().map(|free| (context, free)));
         return;
@@ -227,11 +218,30 @@ pub(crate) fn free_between_gates(context: &'static Context, frees: Vec<Free>) {
     note_failures(context, in_driver(held, |held| &mut held.freeing, call));
 }
 
-/// Calls `free`, because an allocation needs the memory, unless it might wait for long: a gate is
-/// closed, or the call would never return.
-pub(crate) fn freeing_unless_held<R>(context: &Context, free: impl FnOnce() -> R) -> Option<R> {
-    let held = HELD.lock();
-    if !held.gates.is_empty() || context.has_standing_stream() {
+/// Waits until the gates of the context are open, for `LONGEST_HOLD` at most.
+fn when_gates_are_open(context: &Context) -> MutexGuard<'static, Held> {
+    let mut held = HELD.lock();
+    let until = Instant::now() + LONGEST_HOLD;
+    while !context.has_standing_stream()
+        // The gates of a dead context never open, and its calls fail without waiting.
+        && context.death().is_none()
+        && held.gates.iter().any(|of| std::ptr::eq(*of, context))
+        && Instant::now() < until
+    {
+        let _ = OPENED.wait_for(&mut held, LOOK_AGAIN);
+    }
+    held
+}
+
+/// Calls `free` as an allocation needs it, unless the call would never return. If `is_needed` is
+/// false, also returns `None` while a gate is closed.
+pub(crate) fn freeing_unless_held<R>(
+    context: &Context,
+    is_needed: bool,
+    free: impl FnOnce() -> R,
+) -> Option<R> {
+    let held = if is_needed { when_gates_are_open(context) } else { HELD.lock() };
+    if context.has_standing_stream() || !is_needed && !held.gates.is_empty() {
         return None;
     }
     Some(in_driver(held, |held| &mut held.freeing, free))

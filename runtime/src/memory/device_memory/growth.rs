@@ -2,7 +2,7 @@
 //!
 //! Called under the lock `growing`.
 
-use super::{DeviceMemory, FreeSegments};
+use super::{DeviceMemory, Need};
 use crate::memory::pool::{GRANULE_BYTES, Grant, Leaving, PoolId, Request, ReuseOrder};
 use crate::order::Use;
 use std::ops::Range;
@@ -12,6 +12,8 @@ use warpline_driver::{ByteSize, DriverError, Error, ErrorKind, FreeMemory, Memor
 /// The least number of addresses that are reserved for a class of blocks, in bytes. Free blocks of
 /// every length lie between live ones, so there are more addresses than memory.
 const LEAST_ADDRESSES: usize = 64 << 30;
+/// The most addresses that are reserved at once, unless a single request is longer.
+const MOST_ADDRESSES: usize = 1 << 42;
 
 impl DeviceMemory {
     /// Serves `request` with new memory. Otherwise returns the reason, and the bytes that have to
@@ -42,7 +44,7 @@ impl DeviceMemory {
             return false;
         }
         let leaving = self.pool.lock().take_pieces(excess, spared, &|used| order.is_over(used));
-        self.unmap(leaving) > 0
+        self.unmap(leaving, false) > 0
     }
 
     /// Serves `request` with memory that is mapped to a segment that grows (`pool/growth.rs`).
@@ -52,7 +54,16 @@ impl DeviceMemory {
         order: &impl ReuseOrder,
     ) -> Result<Result<Grant, (MemoryShortage, usize)>, Error> {
         loop {
-            let extent = self.pool.lock().extent_to_map(request, order);
+            let mut pool = self.pool.lock();
+            let extent = pool.extent_to_map(request, order);
+            if extent.as_ref().is_some_and(|extent| extent.len == 0) {
+                // A use has ended since the pool looked for a block.
+                if let Some(grant) = pool.find(request, order, false) {
+                    return Ok(Ok(grant));
+                }
+                continue;
+            }
+            drop(pool);
             let Some(extent) = extent else {
                 if self.reserve_addresses(request) {
                     continue;
@@ -77,7 +88,13 @@ impl DeviceMemory {
             // the caller holds.
             let mapped = unsafe { self.driver.map(mapping.at, mapping.span, mapping.piece_span) };
             if let Err(error) = mapped {
-                return self.not_taken(request, error).map(|shortage| Err((shortage, extent.len)));
+                let shortage = self.not_taken(request, error)?;
+                // The driver may have less than a granule, too.
+                let has_some = matches!(shortage, MemoryShortage::Device { free_bytes, .. } if free_bytes >= request.size);
+                if has_some && let Ok(grant) = self.take_segment(request, request.size)? {
+                    return Ok(Ok(grant));
+                }
+                return Ok(Err((shortage, extent.len)));
             }
             self.note_growth(extent.len);
             let mut pool = self.pool.lock();
@@ -88,10 +105,16 @@ impl DeviceMemory {
         }
     }
 
-    /// Reserves addresses for a segment that grows. Returns false if there are none.
+    /// Reserves addresses for a segment that grows. Returns false if there are none, or if the
+    /// device does not have the memory in any case.
     fn reserve_addresses(&self, request: &Request) -> bool {
         let total_bytes = self.driver.properties().total_bytes;
-        let len = LEAST_ADDRESSES.max(2 * total_bytes).max(request.size).next_multiple_of(GRANULE_BYTES);
+        let most_bytes = self.limit.map_or(usize::MAX, |limit| limit.bytes);
+        if request.size > most_bytes || total_bytes > 0 && request.size > total_bytes {
+            return false;
+        }
+        let len = LEAST_ADDRESSES.max(total_bytes.saturating_mul(2).min(MOST_ADDRESSES));
+        let len = len.max(request.size).next_multiple_of(GRANULE_BYTES);
         let reserved = self.driver.reserve(self.zones.span(request.class(), len));
         let Ok(at) = reserved else { return false };
         self.pool.lock().add_addresses(at, len, request.class());
@@ -130,7 +153,8 @@ impl DeviceMemory {
         usual_bytes: usize,
     ) -> Result<Result<Grant, (MemoryShortage, usize)>, Error> {
         let mut shortage = MemoryShortage::Unaddressable;
-        for len in [usual_bytes, request.size] {
+        let own = (usual_bytes > request.size).then_some(request.size);
+        for len in std::iter::once(usual_bytes).chain(own) {
             let reserved = self.reserved();
             if let Some(limit) = self.limit.filter(|limit| len > limit.free_bytes(reserved)) {
                 shortage = limit.shortage(reserved);
@@ -150,41 +174,62 @@ impl DeviceMemory {
     /// Returns memory to the driver until it amounts to `enough_bytes`: pieces of segments that
     /// grow first, whose return stops no device. Returns the bytes of what was returned. Called
     /// under `growing`.
-    pub(super) fn give_back(
-        &self,
-        enough_bytes: usize,
-        finished: impl Fn(Use) -> bool,
-        free: FreeSegments,
-    ) -> usize {
+    pub(super) fn give_back(&self, enough_bytes: usize, finished: impl Fn(Use) -> bool, need: Need) -> usize {
         if !self.driver.can_free() {
             return 0;
         }
         let leaving = self.pool.lock().take_pieces(enough_bytes, &(0..0), &finished);
-        let unmapped = self.unmap(leaving);
+        let unmapped = self.unmap(leaving, need == Need::Now);
         if unmapped >= enough_bytes {
             return unmapped;
         }
         let segments = self.pool.lock().give_back(enough_bytes - unmapped, &finished);
         let bytes: usize = segments.iter().map(|segment| segment.len).sum();
-        self.free_segments(segments, free);
+        self.free_segments(segments, need);
         unmapped + bytes
     }
 
     /// Unmaps pieces. Those that the driver keeps return to the pool. Returns the bytes of the
     /// others.
-    fn unmap(&self, leaving: Vec<Leaving>) -> usize {
+    fn unmap(&self, leaving: Vec<Leaving>, is_needed: bool) -> usize {
         if leaving.is_empty() {
             return 0;
         }
         let pieces: Vec<_> = leaving.iter().map(|piece| (piece.at, piece.span)).collect();
-        // SAFETY: `unmap` needs whole pieces that `map` mapped, without a use of them unfinished or
-        // to come. The pool took out whole pieces, all of whose bytes were free and for whose every
-        // use `finished` held, and it hands none out until it is told.
-        let count = unsafe { self.driver.unmap(&pieces) };
+        // SAFETY: `unmap` needs whole pieces that `map` mapped, without a use of them unfinished
+        // or to come. The pool took out whole pieces, all of whose bytes were free and for whose
+        // every use `finished` held, and it hands none out until it is told.
+        let count = unsafe { self.driver.unmap(&pieces, is_needed) };
         let mut pool = self.pool.lock();
         let before = pool.reserved();
         leaving[..count].iter().for_each(|piece| pool.unmapped(piece));
         leaving[count..].iter().for_each(|piece| pool.not_unmapped(piece));
         before - pool.reserved()
+    }
+
+    /// Returns the bytes that can still be taken from the driver after a shortage. A driver that
+    /// has them and did not give them has none.
+    pub(super) fn room(&self, shortage: MemoryShortage, refused_bytes: usize) -> usize {
+        match (self.limit, shortage) {
+            (Some(limit), MemoryShortage::Limit { .. } | MemoryShortage::Fraction { .. }) => {
+                let of_driver = self.driver.free_bytes().unwrap_or(usize::MAX);
+                limit.free_bytes(self.reserved()).min(of_driver)
+            }
+            (_, MemoryShortage::Device { free_bytes, .. }) if free_bytes < refused_bytes => free_bytes,
+            _ => 0,
+        }
+    }
+
+    /// Returns the shortage of a request that would have to wait behind others.
+    pub(super) fn shortage_now(&self) -> MemoryShortage {
+        if let Some(limit) = self.limit {
+            return limit.shortage(self.reserved());
+        }
+        match self.driver.free_bytes() {
+            Some(free_bytes) => {
+                MemoryShortage::Device { free_bytes, total_bytes: self.driver.properties().total_bytes }
+            }
+            None => MemoryShortage::System,
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::tests::{A, B, MIB, at, finished, get, nothing};
 use super::*;
+use crate::memory::queue::SharedOrder;
 use crate::memory::test_driver::TestDriver;
+use std::cell::Cell;
 
 fn memory(limit: Option<usize>) -> (Arc<TestDriver>, DeviceMemory) {
     let driver = TestDriver::mapping(usize::MAX);
@@ -41,17 +43,34 @@ fn another_streams_unfinished_memory_does_not_grow() {
 #[test]
 fn memory_that_fits_nothing_moves_once_its_uses_have_finished() {
     let (driver, memory) = memory(None);
-    let blocks = [(); 8].map(|()| get(&memory, 8 * MIB, A, &nothing()));
+    let blocks = [(); 8].map(|()| get(&memory, 64 * MIB, A, &nothing()));
     for block in blocks.iter().step_by(2) {
         memory.free(block.block, &[at(A, 1)]);
     }
-    // No hole of 8 MiB serves 12 MiB. The device has 64 MiB, and 44 are live with this request.
-    get(&memory, 12 * MIB, B, &nothing());
-    assert_eq!(driver.device_bytes(), 76 * MIB, "uses are unfinished");
-    get(&memory, 12 * MIB, B, &finished(A));
-    assert_eq!(driver.device_bytes(), 80 * MIB, "5/4 of the 64 MiB that were live at once");
-    get(&memory, 12 * MIB, B, &finished(A));
-    assert_eq!((driver.device_bytes(), memory.stats().allocated_bytes), (84 * MIB, 68 * MIB));
+    // No hole of 64 MiB serves 96 MiB. The device has 512 MiB, and 352 are live with this request.
+    get(&memory, 96 * MIB, B, &nothing());
+    assert_eq!(driver.device_bytes(), 608 * MIB, "uses are unfinished");
+    get(&memory, 96 * MIB, B, &finished(A));
+    assert_eq!(driver.device_bytes(), 640 * MIB, "5/4 of the 512 MiB that were live at once");
+    get(&memory, 96 * MIB, B, &finished(A));
+    // Now 544 MiB are live, and 5/4 of it is 680.
+    assert_eq!((driver.device_bytes(), memory.stats().allocated_bytes), (680 * MIB, 544 * MIB));
+}
+
+#[test]
+fn little_memory_never_moves() {
+    let (driver, memory) = memory(None);
+    let mut calls = 0;
+    for round in 0..20 {
+        for len in [512, 4 * MIB] {
+            let block = get(&memory, len, A, &finished(A));
+            memory.free(block.block, &[at(A, 1)]);
+        }
+        if round == 0 {
+            calls = driver.calls();
+        }
+    }
+    assert_eq!(driver.calls(), calls, "nothing is mapped again");
 }
 
 #[test]
@@ -66,6 +85,53 @@ fn the_whole_limit_is_used_whatever_the_lengths_were() {
     }
     assert_eq!(get(&memory, 62 * MIB, B, &finished(A)).len_bytes, 62 * MIB);
     assert_eq!(get(&memory, MIB, B, &finished(A)).len_bytes, MIB);
+}
+
+/// An order in which each use finishes before the question with this number.
+struct FinishesAt(Cell<usize>);
+
+impl ReuseOrder for FinishesAt {
+    fn after(&self, _: Use) -> bool {
+        false
+    }
+
+    fn finished(&self, _: Use) -> bool {
+        self.0.set(self.0.get().saturating_sub(1));
+        self.0.get() == 0
+    }
+}
+
+#[test]
+fn a_use_that_ends_while_the_pool_looks_leaves_no_empty_block() {
+    for question in 1..12 {
+        let (_, memory) = memory(None);
+        let freed = get(&memory, 6 * MIB, A, &nothing());
+        memory.free(freed.block, &[at(A, 1)]);
+        let order = FinishesAt(Cell::new(question));
+        let grant = memory.alloc(6 * MIB, B, &order, Site::here(&"test")).unwrap();
+        assert_eq!(grant.len_bytes, 6 * MIB);
+        let (_, segments, _) = memory.snapshot(|_| true);
+        assert!(segments.iter().flat_map(|segment| &segment.blocks).all(|block| block.len_bytes > 0));
+    }
+}
+
+#[test]
+fn a_length_beyond_the_limit_reserves_no_addresses() {
+    let (driver, memory) = memory(Some(64 * MIB));
+    for len in [65 * MIB, 1 << 40, 1 << 50] {
+        memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err();
+    }
+    driver.reserve_nothing();
+    get(&memory, 4 * MIB, A, &nothing());
+    assert_eq!(driver.device_bytes(), 20 * MIB, "the first addresses would be reserved now");
+}
+
+#[test]
+fn less_than_a_granule_of_the_drivers_memory_is_used_too() {
+    for total in [MIB / 2, MIB, 3 * MIB, 5 * MIB] {
+        let memory = DeviceMemory::new(TestDriver::mapping(total), None, Zones::None);
+        assert_eq!(get(&memory, total, A, &nothing()).len_bytes, total);
+    }
 }
 
 #[test]
@@ -113,4 +179,44 @@ fn a_driver_without_addresses_gets_segments_of_fixed_length() {
     driver.reserve_nothing();
     get(&memory, 4 * MIB, A, &nothing());
     assert_eq!(driver.device_bytes(), 20 * MIB);
+}
+
+/// An order that knows what is before a stream, and which uses end by themselves.
+struct Ends {
+    ends: StreamId,
+}
+
+impl ReuseOrder for Ends {
+    fn after(&self, _: Use) -> bool {
+        false
+    }
+
+    fn finished(&self, _: Use) -> bool {
+        false
+    }
+
+    fn ends(&self, used: Use) -> bool {
+        used.stream == self.ends
+    }
+
+    fn can_wait(&self, _: Use) -> bool {
+        false
+    }
+}
+
+#[test]
+fn memory_in_the_streams_own_order_counts_beside_memory_to_come() {
+    let (_, memory) = memory(Some(16 * MIB));
+    let (own, other) = (get(&memory, 8 * MIB, B, &nothing()), get(&memory, 6 * MIB, A, &nothing()));
+    // What B used does not end by itself, but B may use it again.
+    memory.free(own.block, &[at(B, 1)]);
+    memory.free(other.block, &[at(A, 1)]);
+    let order: SharedOrder = Arc::new(Ends { ends: A });
+    let site = Site::here(&"test");
+    let refusal = memory.alloc(16 * MIB, B, &order, site).unwrap_err();
+    memory.join((16 * MIB, PoolId::DEFAULT), B, order, site, refusal).expect("it waits for A");
+    let order: SharedOrder = Arc::new(Ends { ends: B });
+    let refusal = memory.alloc(16 * MIB, A, &order, site).unwrap_err();
+    memory.leave(1);
+    memory.join((16 * MIB, PoolId::DEFAULT), A, order, site, refusal).expect("it waits for B");
 }

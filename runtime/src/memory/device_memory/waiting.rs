@@ -1,11 +1,11 @@
-//! The requests that wait for memory: how they join the queue, and how it is served (`../queue.rs`).
+//! The requests that wait for memory: how they join the queue, and how it is served
+//! (`../queue.rs`).
 
-use super::{DeviceMemory, refusal_of, wake_all};
+use super::{DeviceMemory, refusal_of};
 use crate::memory::pool::{Grant, PoolId, Request, UNIT_BYTES, Wait, units};
 use crate::memory::queue::{Outcome, Queue, SharedOrder, Waiting};
 use crate::order::{Site, StreamId, Use};
-use tokio::sync::futures::Notified;
-use warpline_driver::{Error, MemoryShortage};
+use warpline_driver::Error;
 
 impl DeviceMemory {
     /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
@@ -22,6 +22,9 @@ impl DeviceMemory {
         refusal: Error,
     ) -> Result<u64, Error> {
         let request = Request { size: units(len_bytes) * UNIT_BYTES, pool: id, stream, site };
+        // While another thread returns memory to the driver, it counts neither as free nor as
+        // room.
+        let _growing = self.growing.lock();
         let room = refusal.out_of_memory().map_or(0, |details| {
             // Behind others, nothing was asked of the driver yet.
             let refused = if details.earlier_requests > 0 { usize::MAX } else { request.size };
@@ -129,42 +132,5 @@ impl DeviceMemory {
     /// Notes whether requests wait.
     fn note_awaited(&self, queue: &Queue) {
         self.pool.lock().is_awaited = !queue.is_empty();
-    }
-
-    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
-    }
-
-    /// Makes all that wait for memory look again. Called while no lock is held.
-    #[cold]
-    pub(crate) fn wake_waiters(&self) {
-        wake_all(&self.changed);
-    }
-
-    /// Returns the bytes that can still be taken from the driver after a shortage. A driver that
-    /// has them and did not give them has none.
-    fn room(&self, shortage: MemoryShortage, refused_bytes: usize) -> usize {
-        match (self.limit, shortage) {
-            (Some(limit), MemoryShortage::Limit { .. } | MemoryShortage::Fraction { .. }) => {
-                let of_driver = self.driver.free_bytes().unwrap_or(usize::MAX);
-                limit.free_bytes(self.reserved()).min(of_driver)
-            }
-            (_, MemoryShortage::Device { free_bytes, .. }) if free_bytes < refused_bytes => free_bytes,
-            _ => 0,
-        }
-    }
-
-    /// Returns the shortage of a request that would have to wait behind others.
-    pub(super) fn shortage_now(&self) -> MemoryShortage {
-        if let Some(limit) = self.limit {
-            return limit.shortage(self.reserved());
-        }
-        match self.driver.free_bytes() {
-            Some(free_bytes) => {
-                MemoryShortage::Device { free_bytes, total_bytes: self.driver.properties().total_bytes }
-            }
-            None => MemoryShortage::System,
-        }
     }
 }

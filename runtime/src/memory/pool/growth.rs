@@ -3,20 +3,22 @@
 //! # Rules
 //! 1. Each class of blocks of the default pool has a range of addresses, reserved once
 //!    ([`add_addresses`](Pool::add_addresses)). Memory is mapped to its holes in pieces, of whole
-//!    granules. So free neighbours join whatever pieces they lie in. A further range is reserved if
-//!    the first has no hole that is long enough.
+//!    granules. So free neighbours join whatever pieces they lie in. A further range is reserved
+//!    if the first has no hole that is long enough.
 //! 2. A request that no rung serves grows the hole that needs the fewest new bytes. Free memory
 //!    beside the hole counts, if the stream may use it now.
 //! 3. A piece is unmapped whole, and only if all its bytes are free and their uses have finished.
 //!    Its addresses become a hole. Until the driver has answered, no request gets it.
 //! 4. Memory that lies where no request can use it **moves**: before the device grows to more than
-//!    5/4 of the most bytes that were ever live at once, as many bytes are unmapped elsewhere.
+//!    5/4 of the most bytes that were ever live at once, and by 64 MiB at least, as many bytes are
+//!    unmapped elsewhere.
 //! 5. Holes and pieces change only under the lock `growing` of
 //!    [`DeviceMemory`](crate::memory::DeviceMemory), so an extent is valid until the driver has
 //!    mapped memory to it. The free memory beside it may be handed out meanwhile. Then the request
 //!    asks for an extent again.
 //! 6. A longer piece costs fewer driver calls, but a single live block keeps all of it. So a piece
-//!    is at most 1/128 of what the device has reserved before, and at most 32 MiB.
+//!    is a granule, or 1/4096 of the limit or of the device's memory where that is more, up to
+//!    32 MiB.
 // Decision: docs/decisions/0067-segments-grow.md
 
 use super::{Pool, Rank, Request, ReuseOrder, Verdict, judge};
@@ -27,10 +29,19 @@ use warpline_driver::DevicePtr;
 
 /// The unit of lengths of pieces: what GPUs map at least.
 pub(in crate::memory) const GRANULE_BYTES: usize = 2 << 20;
-/// The number of pieces among which what is reserved is divided, at least.
-const MOST_OF_RESERVED: usize = 128;
+/// The number of pieces that the memory of a large device is made of.
+const MANY_PIECES: usize = 4096;
 /// The maximum length of a piece.
 const LONGEST_PIECE_BYTES: usize = 32 << 20;
+/// The bytes beyond those that were live which memory never moves for: remapping a few bytes at
+/// each request costs more than they are worth.
+const SLACK_BYTES: usize = 64 << 20;
+
+/// Returns the maximum length of a piece of a device with this memory or limit.
+pub(in crate::memory) fn piece_bytes(most_bytes: usize) -> usize {
+    let piece = most_bytes / MANY_PIECES / GRANULE_BYTES * GRANULE_BYTES;
+    piece.clamp(GRANULE_BYTES, LONGEST_PIECE_BYTES)
+}
 
 /// The part of a hole that memory is to be mapped to.
 #[derive(Clone, Debug)]
@@ -100,9 +111,7 @@ impl Pool {
         } else {
             return None;
         };
-        let reserved = self.stats.reserved_bytes / MOST_OF_RESERVED / GRANULE_BYTES * GRANULE_BYTES;
-        let piece = reserved.clamp(GRANULE_BYTES, LONGEST_PIECE_BYTES);
-        Some(Extent { hole, skipped, len: mapped, piece, beside: start..end })
+        Some(Extent { hole, skipped, len: mapped, piece: self.piece_bytes, beside: start..end })
     }
 
     /// Returns the free bytes from `at` on that the request's stream may use now, and the last
@@ -144,9 +153,12 @@ impl Pool {
     }
 
     /// Returns the bytes that have to move before the device grows by `more` bytes for `request`.
+    /// Segments of fixed length stay where they are, so they do not count.
     pub(in crate::memory) fn bytes_to_move(&self, request: &Request, more: usize) -> usize {
         let live = self.most_live().max(self.stats.allocated_bytes + request.size);
-        (self.stats.reserved_bytes + more).saturating_sub(live + live / 4)
+        let fixed = self.blocks.segments().filter(|segment| !segment.grows).map(|segment| segment.len);
+        let moves = self.stats.reserved_bytes - fixed.sum::<usize>();
+        (moves + more).saturating_sub(live + (live / 4).max(SLACK_BYTES))
     }
 
     /// Takes out pieces of segments that grow, all whose bytes are free and whose uses have

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 impl Pool {
     /// Forgets free segments of fixed length, of the default pool, whose every use has finished,
-    /// until they amount to `enough_bytes`. The largest go first, but a single one that suffices is preferred. The
-    /// caller returns them to the driver.
+    /// until they amount to `enough_bytes`. The largest go first, but a single one that suffices
+    /// is preferred. The caller returns them to the driver.
     pub(in crate::memory) fn give_back(
         &mut self,
         enough_bytes: usize,
@@ -46,8 +46,8 @@ impl Pool {
         Some(segment)
     }
 
-    /// Returns the segments of fixed length, of the default pool, that are free and whose every use
-    /// has finished.
+    /// Returns the segments of fixed length, of the default pool, that are free and whose every
+    /// use has finished.
     fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
         let is_idle = |segment: &&Segment| {
             // The next launch of a graph also touches free blocks of the graph's pool.

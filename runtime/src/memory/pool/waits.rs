@@ -1,8 +1,9 @@
 //! The use that a request waits for on the host, when no rung of the ladder serves it.
 
 use super::{GRANULE_BYTES, Pool, PoolId, Request, ReuseOrder};
-use crate::memory::blocks::{Block, Segment, State};
+use crate::memory::blocks::{Block, NONE, Segment, State};
 use crate::order::Use;
+use std::ops::Range;
 
 /// A use that a request waits for, among others.
 #[derive(Clone, Copy)]
@@ -71,9 +72,10 @@ impl Pool {
             return Some(Wait::Over);
         }
         let pieces = if can_free { self.to_return(order) } else { Vec::new() };
-        let mut best = better(self.in_place(request, order), returned(&pieces, request.size, room));
-        for (bytes, hope) in self.beside_new(request, order) {
-            let rest = returned(&pieces, granules(request.size - bytes), room);
+        let mut best = better(self.in_place(request, order), returned(&pieces, &(0..0), request.size, room));
+        for Stretch { bytes, addresses, hope } in self.beside_holes(request, order) {
+            let more = granules(request.size.saturating_sub(bytes));
+            let rest = returned(&pieces, &addresses, more, room);
             best = better(best, rest.map(|rest| older(hope, rest)));
         }
         let hope = best?;
@@ -148,51 +150,50 @@ impl Pool {
                 let blocks = || self.blocks.within(piece).map(|at| &self.blocks[at]);
                 let hope = hope_of_all(blocks(), order, |used| order.is_over(used));
                 let freed = blocks().map(|block| block.freed).max().unwrap_or(0);
-                pieces.extend(hope.map(|hope| ToReturn { freed, len: piece.len, hope }));
+                let addresses = self.blocks.addresses(segment, piece.offset, piece.len);
+                pieces.extend(hope.map(|hope| ToReturn { freed, len: piece.len, addresses, hope }));
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.freed);
         pieces
     }
 
-    /// Returns the free bytes that new memory could be mapped beside, with what they wait for: the
-    /// free parts of pieces that cannot be unmapped.
-    fn beside_new(&self, request: &Request, order: &impl ReuseOrder) -> Vec<(usize, Hope)> {
+    /// Returns the stretches of free memory beside holes, which new memory could be mapped beside.
+    fn beside_holes(&self, request: &Request, order: &impl ReuseOrder) -> Vec<Stretch> {
         if request.pool != PoolId::DEFAULT {
             return Vec::new();
         }
         let is_over = |used: Use| used.stream == request.stream || order.after(used) || order.finished(used);
-        let hope_of = |at: u32| hope_of(&self.blocks[at], order, is_over);
-        let is_open = |at: u32| self.blocks[at].state == State::Hole || hope_of(at).is_some();
+        let comes = |at: u32| hope_of(&self.blocks[at], order, is_over).is_some();
+        let is_hole = |at: u32| at != NONE && self.blocks[at].state == State::Hole;
         let mut found = Vec::new();
         let grows = |segment: &&Segment| segment.grows && self.blocks[segment.first].class == request.class();
         for segment in self.blocks.segments().filter(grows) {
             let all: Vec<u32> = self.blocks.along(segment.first).collect();
-            for run in all.chunk_by(|&a, &b| is_open(a) == is_open(b)).filter(|run| is_open(run[0])) {
-                let (start, last) = (self.blocks.offset(run[0]), run[run.len() - 1]);
-                let end = self.blocks.offset(last) + self.blocks[last].len;
-                if end - start < request.size {
+            let stretches = all.chunk_by(|&a, &b| comes(a) == comes(b)).filter(|stretch| comes(stretch[0]));
+            for stretch in stretches {
+                let (first, last) = (&self.blocks[stretch[0]], &self.blocks[stretch[stretch.len() - 1]]);
+                let hole = |at: u32| if is_hole(at) { self.blocks[at].len } else { 0 };
+                let blocks = || stretch.iter().map(|&at| &self.blocks[at]);
+                let bytes: usize = blocks().map(|block| block.len).sum();
+                let (before, behind) = (hole(first.left), hole(last.right));
+                if before + behind == 0 || before + bytes + behind < request.size {
                     continue;
                 }
-                // The parts of the pieces that the run begins and ends in.
-                let before = segment.pieces.range(..start).next_back();
-                let first = before.map_or(start, |(offset, len)| (offset + len).clamp(start, end));
-                let behind = segment.pieces.range(..end).next_back();
-                let cut =
-                    behind.filter(|(offset, len)| *offset + *len > end).map_or(end, |(&at, _)| at.max(start));
-                for part in [start..first, cut..end] {
-                    let blocks = run.iter().filter(|&&at| {
-                        let offset = self.blocks.offset(at);
-                        offset < part.end && part.start < offset + self.blocks[at].len
-                    });
-                    let hope = hope_of_all(blocks.map(|&at| &self.blocks[at]), order, is_over);
-                    found.extend(hope.map(|hope| (part.len().min(request.size), hope)));
-                }
+                let addresses = first.address..last.address + last.len as u64;
+                let hope = hope_of_all(blocks(), order, is_over);
+                found.extend(hope.map(|hope| Stretch { bytes, addresses, hope }));
             }
         }
-        found.retain(|(bytes, _)| *bytes > 0);
         found
     }
+}
+
+/// Free memory beside a hole.
+struct Stretch {
+    bytes: usize,
+    addresses: Range<u64>,
+    hope: Hope,
 }
 
 /// A piece of memory that returns to the driver if it has to, once its uses have ended.
@@ -200,14 +201,16 @@ struct ToReturn {
     /// The number of the last free of its blocks.
     freed: u64,
     len: usize,
+    addresses: Range<u64>,
     hope: Hope,
 }
 
-/// Returns what to wait for until `pieces`, those that were freed first, and `room` are `size`
-/// bytes.
-fn returned(pieces: &[ToReturn], size: usize, mut room: usize) -> Option<Hope> {
+/// Returns what to wait for until `room` and `pieces`, those that were freed first, are `size`
+/// bytes. Pieces with an address in `kept` stay.
+fn returned(pieces: &[ToReturn], kept: &Range<u64>, size: usize, mut room: usize) -> Option<Hope> {
+    let stays = |piece: &&ToReturn| piece.addresses.start < kept.end && kept.start < piece.addresses.end;
     let mut hope = None;
-    for piece in pieces {
+    for piece in pieces.iter().filter(|piece| !stays(piece)) {
         if room >= size {
             break;
         }

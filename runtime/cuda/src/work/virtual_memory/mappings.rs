@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// The memory that is mapped on a device.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
-    /// What the device can map, once it is known; `None` if it has no virtual memory.
+    /// The memory that the device can map, once it is known; `None` if it has no virtual memory.
     pub(super) unit: OnceLock<Option<Unit>>,
     pub(super) state: Mutex<State>,
 }

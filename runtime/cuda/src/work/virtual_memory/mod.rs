@@ -3,8 +3,8 @@
 //! # Rules
 //! 1. The handle of memory is released as soon as it is mapped. The memory then lives until it is
 //!    unmapped.
-//! 2. Mappings start without access. A device may use its own, and those of each device that it has
-//!    enabled peer access to: enabling it does not include mapped memory.
+//! 2. Mappings start without access. A device may use its own, and those of each device that it
+//!    has enabled peer access to: enabling it does not include mapped memory.
 //! 3. Unmapping does not always wait for the device, as freeing does (pytorch,
 //!    `ExpandableSegment::unmapHandles`). So all uses have finished before. Where it does wait, a
 //!    closed gate would delay it, so no gate is closed meanwhile (`work/gate.rs`).
@@ -26,8 +26,8 @@ use warpline_driver::{DevicePtr, background, process};
 /// The largest granule that the runtime takes.
 const LARGEST_GRANULE: usize = 2 << 20;
 
-/// Memory that is being mapped. When this is dropped, its handles are released, and pieces that are
-/// still listed are unmapped.
+/// Memory that is being mapped. When this is dropped, its handles are released, and pieces that
+/// are still listed are unmapped.
 struct NewPieces<'a> {
     context: &'static Context,
     calls: &'a Calls,
@@ -104,18 +104,18 @@ impl Context {
             unsafe { calls.cuMemMap(at, len, 0, new.handles[index], 0) }?;
             new.mapped.push((at, len));
         }
-        let mut told = 0;
+        let mut told: Vec<CUdevice> = Vec::new();
         loop {
             let mut state = self.work.mappings.state.lock();
-            if told > state.peers.len() {
+            let all = std::iter::once(&self.device).chain(&state.peers);
+            let untold: Vec<CUdevice> = all.filter(|device| !told.contains(device)).copied().collect();
+            if untold.is_empty() {
                 state.pieces.extend(new.mapped.drain(..));
                 return Ok(());
             }
-            let all = std::iter::once(&self.device).chain(&state.peers);
-            let untold: Vec<CUdevice> = all.skip(told).copied().collect();
             drop(state);
             let_use(calls, (at, len), &untold)?;
-            told += untold.len();
+            told.extend(untold);
         }
     }
 
@@ -143,12 +143,12 @@ impl Context {
     ///
     /// # Safety
     /// The rules of `Driver::unmap`.
-    pub(crate) unsafe fn unmap(&'static self, pieces: &[(DevicePtr, usize)]) -> usize {
+    pub(crate) unsafe fn unmap(&'static self, pieces: &[(DevicePtr, usize)], is_needed: bool) -> usize {
         if process::is_ending() || background::duty().is_barred() {
             return 0;
         }
         let mut unmapped = 0;
-        let answer = freeing_unless_held(self, || {
+        let answer = freeing_unless_held(self, is_needed, || {
             let _entered = self.enter_relaxed()?;
             pieces.iter().try_for_each(|(at, len)| {
                 // SAFETY: `unmap_piece` has the rules of this function.
@@ -168,8 +168,8 @@ impl Context {
     unsafe fn unmap_piece(&self, at: CUdeviceptr, len: usize) -> Answer {
         let state = &self.work.mappings.state;
         state.lock().pieces.remove(&at);
-        // SAFETY: cuMemUnmap takes a whole mapping that no unfinished work uses; the caller vouches
-        // for it.
+        // SAFETY: cuMemUnmap takes a whole mapping that no unfinished work uses; the caller
+        // vouches for it.
         unsafe { calls()?.cuMemUnmap(at, len) }.inspect_err(|_| {
             state.lock().pieces.insert(at, len);
         })
