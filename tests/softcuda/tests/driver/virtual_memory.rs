@@ -103,6 +103,7 @@ fn adjacent_mappings_are_one_range_for_copies_fills_and_kernels() {
         ok!(cuMemcpyDtoDAsync_v2(x, middle, 16, stream));
         ok!(cuMemcpyPeer(x, start(), middle, start(), 16));
         assert_eq!(cu!(cuMemsetD8Async(x + 1, 0, all, stream)), INVALID_VALUE, "past the last mapping");
+        ok!(cuStreamSynchronize(stream));
         ok!(cuMemUnmap(x + UNIT as u64, UNIT));
         assert_eq!(cu!(cuMemcpyDtoDAsync_v2(x, middle, 16, stream)), INVALID_VALUE, "over a gap");
         ok!(cuMemcpyDtoDAsync_v2(x, middle, 8, stream));
