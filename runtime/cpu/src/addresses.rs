@@ -85,7 +85,7 @@ impl Addresses {
 impl Drop for Addresses {
     fn drop(&mut self) {
         let Ranges { reserved, mapped_bytes } = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // What is mapped still may be in use, so it stays until the process ends.
+        // Memory that is still mapped may be in use, so it stays until the process ends.
         if *mapped_bytes > 0 {
             return;
         }

@@ -100,19 +100,19 @@
 //! others count as old as the oldest version.
 //!
 //! # Virtual memory
-//! Reserved addresses belong to no device, and the hint for their place is ignored. The granularity
-//! is 2 MiB. Adjacent mappings serve copies, fills and kernels as one range. Mapped memory belongs
-//! to no context: the devices that `cuMemSetAccess` names may use it, and peer access does not
-//! matter. A granted peer needs a machine with peer access.
+//! Reserved addresses belong to no device, and the hint for their place is ignored. The
+//! granularity is 2 MiB. Adjacent mappings serve copies, fills and kernels as one range. Mapped
+//! memory belongs to no context: the devices that `cuMemSetAccess` names may use it, and peer
+//! access does not matter. A granted peer needs a machine with peer access.
 //!
 //! `cuMemUnmap` waits for no work, since no document says that it does (PyTorch's allocator waits
 //! itself). Unmapping memory that queued or running work uses poisons the context of that work, as
 //! the release of page-locked memory does. For a kernel's PTX this is known of the memory at its
 //! pointer arguments.
 //!
-//! A handle is mapped once at most, and whole. Other uses, read-only access, memory on the host and
-//! memory for other processes are refused with `CUDA_ERROR_NOT_SUPPORTED`. Mapped memory outlives
-//! the contexts.
+//! A handle is mapped once at most, and whole. Other uses, read-only access, memory on the host
+//! and memory for other processes are refused with `CUDA_ERROR_NOT_SUPPORTED`. Mapped memory
+//! outlives the contexts.
 //!
 //! # Libraries and links
 //! A library is checked when it is loaded, and loaded into a context on first use there, as with
@@ -292,11 +292,11 @@
 //! call that has to wait writes its name to stderr. With `SOFTCUDA_ONE_AT_A_TIME` other threads'
 //! calls wait for it too (torchcomms #2334).
 //!
-//! `SOFTCUDA_CAPTURE_STRICT`: more calls count as potentially unsafe, because no document says that
-//! they are safe: queries and synchronizations of streams that do not capture, creation and
-//! destruction of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`, `cuModuleGetFunction`,
-//! `cuFuncLoad`, and the calls that change virtual memory. The documented rules hold without the
-//! setting (cuda.h, `cuThreadExchangeStreamCaptureMode`).
+//! `SOFTCUDA_CAPTURE_STRICT`: more calls count as potentially unsafe, because no document says
+//! that they are safe: queries and synchronizations of streams that do not capture, creation and
+//! destruction of streams, elapsed times, `cuMemGetInfo`, `cuMemPoolTrimTo`,
+//! `cuModuleGetFunction`, `cuFuncLoad`, and the calls that change virtual memory. The documented
+//! rules hold without the setting (cuda.h, `cuThreadExchangeStreamCaptureMode`).
 //!
 //! `SOFTCUDA_NO_REGISTER`: `cuMemHostRegister` returns `CUDA_ERROR_NOT_SUPPORTED`, and the device
 //! attributes about registered memory are 0, as on devices without I/O coherency (CUDA for Tegra,

@@ -5,8 +5,8 @@
 //! that dereferences one crashes as with a GPU. Copies and launches add the distance. Memory is
 //! committed when it is first written.
 //!
-//! Mapped memory is at addresses that belong to no device (`virtual_memory.rs`). Each mapping is an
-//! allocation too.
+//! Mapped memory is at addresses that belong to no device (`virtual_memory.rs`). Each mapping is
+//! an allocation too.
 //!
 //! The contents of a new allocation are unspecified, so its first and its last bytes are filled
 //! with junk.

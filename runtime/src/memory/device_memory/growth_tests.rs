@@ -208,7 +208,7 @@ impl ReuseOrder for Ends {
 fn memory_in_the_streams_own_order_counts_beside_memory_to_come() {
     let (_, memory) = memory(Some(16 * MIB));
     let (own, other) = (get(&memory, 8 * MIB, B, &nothing()), get(&memory, 6 * MIB, A, &nothing()));
-    // What B used does not end by itself, but B may use it again.
+    // The use by B does not end by itself, but B may use the memory again.
     memory.free(own.block, &[at(B, 1)]);
     memory.free(other.block, &[at(A, 1)]);
     let order: SharedOrder = Arc::new(Ends { ends: A });
