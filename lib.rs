@@ -258,13 +258,13 @@ pub use warpline_runtime::cuda;
 #[cfg(feature = "test-util")]
 pub use warpline_runtime::testing;
 pub use warpline_runtime::{
-    BlockState, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties, DeviceValue,
-    Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch, HoldsMemory,
-    InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder, MemoryRef,
-    MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OrderMode, OutOfMemory,
-    Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder, Schedule,
-    Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool, SyncMode, Ticket, WakeUp,
-    kernel, reads, trace, writes,
+    BlockState, Budget, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties,
+    DeviceValue, Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch,
+    HoldsMemory, InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder,
+    MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OrderMode,
+    OutOfMemory, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder,
+    Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool, SyncMode, Ticket,
+    WakeUp, kernel, reads, trace, writes,
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};

@@ -30,4 +30,18 @@ fn main() {
     if let Some(counted) = instructions::count("pair") {
         table.report("alloc and free 4 KiB, cache hit: instructions", "", counted.total);
     }
+    let budget = device.blocking_budget(64 << 20).expect("null memory");
+    let in_budget = |len: usize| drop(budget.enter(|| stream.alloc::<u8>(len)).expect("null memory"));
+    let times = options.scaled(50_000);
+    let [beside, short, long] = interleave(
+        options.rounds(31),
+        [
+            &mut || ns(times, || pair(times)),
+            &mut || ns(times, || (0..times).for_each(|_| in_budget(4096))),
+            &mut || ns(times, || (0..times).for_each(|_| in_budget(4 << 20))),
+        ],
+    );
+    table.report("the same while there is a budget", "ns", &beside);
+    table.report("the same in the scope of a budget", "ns", &short);
+    table.report("4 MiB in the scope of a budget", "ns", &long);
 }

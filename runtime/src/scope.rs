@@ -1,10 +1,10 @@
-//! The current device and stream.
+//! The current device, stream and budget.
 //!
 //! A scope is an entry in a thread-local list. It is pushed for the duration of one poll, one
 //! closure or the drop of a future, and a guard pops it, also on panic. Between polls no entry is
 //! left on the thread, so a task may be polled on any thread.
 
-use crate::shared::{Device, RuntimeShared, Stream};
+use crate::shared::{Budget, Budgeted, Device, DeviceShared, RuntimeShared, Stream};
 use crate::sync_mode;
 use pin_project::{pin_project, pinned_drop};
 use smallvec::{SmallVec, smallvec};
@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use warpline_driver::DeviceId;
 
-/// An entry of the list: a device or a stream.
+/// An entry of the list.
 #[derive(Clone)]
 enum Current {
     Stream(Stream),
     Device(Device),
+    Budget(Arc<Budgeted>),
 }
 
 thread_local! {
@@ -60,6 +61,25 @@ pub(crate) fn stream_on(device: &Device) -> Option<Stream> {
     })
 }
 
+/// Returns the budget of the innermost scope on `device`, if there is one.
+pub(crate) fn budget_on(device: &Arc<DeviceShared>) -> Option<Arc<Budgeted>> {
+    innermost_budget(|budget| Arc::ptr_eq(&budget.device, device))
+}
+
+/// Returns the budget of the innermost scope, on any device.
+pub(crate) fn budget() -> Option<Arc<Budgeted>> {
+    innermost_budget(|_| true)
+}
+
+fn innermost_budget(is_meant: impl Fn(&Budgeted) -> bool) -> Option<Arc<Budgeted>> {
+    ENTRIES.with_borrow(|entries| {
+        entries.iter().rev().find_map(|entry| match entry {
+            Current::Budget(budget) if is_meant(budget) => Some(budget.clone()),
+            _ => None,
+        })
+    })
+}
+
 /// Returns the device of the innermost scope.
 pub(crate) fn device() -> Option<Device> {
     innermost_device(|_| true)
@@ -74,9 +94,10 @@ pub(crate) fn cuda_device(runtime: &Arc<RuntimeShared>) -> Option<Device> {
 
 fn innermost_device(is_meant: impl Fn(&Device) -> bool) -> Option<Device> {
     ENTRIES.with_borrow(|entries| {
-        let mut devices = entries.iter().rev().map(|entry| match entry {
-            Current::Stream(stream) => stream.device(),
-            Current::Device(device) => device.clone(),
+        let mut devices = entries.iter().rev().filter_map(|entry| match entry {
+            Current::Stream(stream) => Some(stream.device()),
+            Current::Device(device) => Some(device.clone()),
+            Current::Budget(_) => None,
         });
         devices.find(is_meant)
     })
@@ -155,6 +176,30 @@ impl Device {
     }
 }
 
+impl Budget {
+    /// Calls `f` such that what it allocates on the device counts against this budget.
+    ///
+    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
+        let _installed = Installed::new(Current::Budget(self.0.clone()));
+        f()
+    }
+
+    /// Returns a future whose allocations on the device count against this budget. `f` is called
+    /// in the first poll, so its allocations count too. Tasks that it spawns do so only with
+    /// [`in_current_stream`](InCurrentStream::in_current_stream).
+    ///
+    /// # Cancel safety
+    /// The cancel safety of the future that `f` returns. The future keeps the budget.
+    pub fn scope<F, Fut>(&self, f: F) -> Scope<F, Fut>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future,
+    {
+        Scope { current: smallvec![Current::Budget(self.0.clone())], make: Some(f), future: None }
+    }
+}
+
 /// A value that the closure of `enter` can return: any value except the future of an `async` block
 /// or `async fn`, which would run after `enter` has returned.
 #[diagnostic::on_unimplemented(
@@ -167,8 +212,8 @@ pub trait MadeInScope {}
 #[diagnostic::do_not_recommend]
 impl<R: Unpin> MadeInScope for R {}
 
-/// A future that is polled with a stream or device as the current one, from [`Stream::scope`] or
-/// [`Device::scope`].
+/// A future that is polled with a stream, device or budget as the current one, from
+/// [`Stream::scope`], [`Device::scope`] or [`Budget::scope`](crate::Budget::scope).
 ///
 /// Dropping it before it resolves drops the future with them current too, so an op of a guard in
 /// the future runs on the stream of the scope.
@@ -217,7 +262,8 @@ impl<F, Fut> PinnedDrop for Scope<F, Fut> {
 
 /// An extension trait for futures that carries the current scope into another task.
 pub trait InCurrentStream: Future + Sized {
-    /// Returns a future that is always polled with the stream and device that are current now.
+    /// Returns a future that is always polled with the stream, device and budget that are current
+    /// now.
     ///
     /// A task that `tokio::spawn` starts does not inherit the current stream; this passes on the
     /// spawner's. Inside [`Stream::enter`], spawn the returned future or box it, since `enter`

@@ -12,6 +12,7 @@ mod support;
 mod note;
 
 mod between_backends;
+mod budgets;
 mod buffers;
 mod copies;
 mod device_code;

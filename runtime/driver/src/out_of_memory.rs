@@ -35,6 +35,8 @@ pub struct OutOfMemory {
     /// Bytes that are free now and kept for the launches of captured graphs. They are not part of
     /// `cached_bytes`.
     pub graph_bytes: usize,
+    /// Bytes that are granted to budgets, whether in use or not.
+    pub budget_bytes: usize,
     /// Bytes that the driver refused to free. They stay allocated until the process ends, and
     /// limits count them.
     pub not_freed_bytes: usize,
@@ -74,6 +76,16 @@ pub enum MemoryShortage {
         /// Bytes of the device in total.
         total_bytes: usize,
     },
+    /// The budget that the allocation counts against is too small. The other sizes are those of
+    /// the device.
+    Budget {
+        /// Bytes that the allocation would count as.
+        counted_bytes: usize,
+        /// Bytes of the budget that nothing counts against.
+        free_bytes: usize,
+        /// Bytes of the budget.
+        budget_bytes: usize,
+    },
     /// A fault plan of a test refused the allocation.
     Planned,
     /// No device could address that much memory.
@@ -111,15 +123,35 @@ impl OutOfMemory {
             earlier_requests: 0,
             earlier_bytes: 0,
             graph_bytes: 0,
+            budget_bytes: 0,
             not_freed_bytes: 0,
             holders: Vec::new(),
         }
+    }
+
+    fn write_holders(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut word = "; largest holders:";
+        for holder in &self.holders {
+            write!(f, "{word} {holder}")?;
+            word = ",";
+        }
+        Ok(())
     }
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (asked, shortage) = (ByteSize(self.requested_bytes), self.shortage);
+        if let MemoryShortage::Budget { counted_bytes, .. } = shortage {
+            let counted = ByteSize(counted_bytes);
+            write!(
+                f,
+                "the budget on {} is spent: {asked} asked, which count as {counted}, {shortage}",
+                self.device
+            )?;
+            self.write_holders(f)?;
+            return f.write_str("; drop tensors of this budget, or ask for a larger one");
+        }
         write!(f, "{} is out of memory: {asked} asked, {shortage}", self.device)?;
         write!(f, " ({} in use, {} cached", ByteSize(self.allocated_bytes), ByteSize(self.cached_bytes))?;
         if self.graph_bytes > 0 {
@@ -134,15 +166,14 @@ impl fmt::Display for OutOfMemory {
         if self.earlier_requests > 0 {
             write!(f, ", and earlier requests wait for {}", ByteSize(self.earlier_bytes))?;
         }
+        if self.budget_bytes > 0 {
+            write!(f, ", {} granted to budgets", ByteSize(self.budget_bytes))?;
+        }
         if self.not_freed_bytes > 0 {
             write!(f, ", {} that the driver did not free", ByteSize(self.not_freed_bytes))?;
         }
         f.write_str(")")?;
-        let mut word = "; largest holders:";
-        for holder in &self.holders {
-            write!(f, "{word} {holder}")?;
-            word = ",";
-        }
+        self.write_holders(f)?;
         f.write_str("; drop tensors or lower the batch size")?;
         match shortage {
             MemoryShortage::Limit { .. } => f.write_str(", or raise memory_limit"),
@@ -169,6 +200,9 @@ impl fmt::Display for MemoryShortage {
                     f,
                     "{free} free of the limit of {limit}, which is memory_fraction {fraction} of {total}"
                 )
+            }
+            MemoryShortage::Budget { free_bytes, budget_bytes, .. } => {
+                write!(f, "{} free of the budget of {}", ByteSize(free_bytes), ByteSize(budget_bytes))
             }
             MemoryShortage::Planned => f.write_str("refused by the fault plan"),
             MemoryShortage::Unaddressable => f.write_str("more than can be addressed"),

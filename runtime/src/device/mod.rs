@@ -1,5 +1,6 @@
 //! Devices, which own memory and streams.
 
+mod budget;
 mod pinned;
 mod pinned_room;
 
@@ -212,7 +213,9 @@ impl Device {
         let is_forked = warpline_driver::process::is_forked();
         let pinned_waiters = if is_forked { None } else { device.pinned.waiters() };
         let pinned = self.pinned_stats();
-        MemorySnapshot { device: device.id, stats, pinned, pinned_waiters, segments, waiters }
+        let [waiters, budget_waiters] = waiters;
+        let device = device.id;
+        MemorySnapshot { device, stats, pinned, pinned_waiters, segments, waiters, budget_waiters }
     }
 
     /// Returns true if a tensor is copied also to the device that it is on

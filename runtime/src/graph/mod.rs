@@ -10,7 +10,7 @@ use crate::shared::{
     Allocation, Capturing, Device, DeviceShared, Effect, GraphPool, Operand, OwnedOperand, Recorded, Request,
     Stream,
 };
-use crate::stream::alloc_unspecified;
+use crate::stream::alloc_outside;
 use std::fmt;
 use std::sync::Arc;
 use warpline_driver::internal::ErrorParts;
@@ -181,7 +181,7 @@ impl Stream {
     pub fn capture<R: CaptureOutput>(&self, f: impl FnOnce(&Stream) -> R) -> Result<(Graph, R::Value)> {
         let site = Site::here(&"capture");
         // Allocated before the capture begins, so that it belongs to no graph.
-        let own = alloc_unspecified(self.core(), site, 1)?;
+        let own = alloc_outside(self.core(), site, 1)?;
         own.ledger.open().forget_accesses();
         let capturing = Capturing::begin(self.core(), site)?;
         let mut made = None;

@@ -11,7 +11,7 @@
 //! memory, none of them beside another.
 #![forbid(unsafe_code)]
 
-use super::pool::PoolId;
+use super::pool::{BudgetId, PoolId};
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
 use smallvec::SmallVec;
@@ -41,6 +41,8 @@ pub(super) enum State {
     Recent,
     /// Free, on the pool's shelf.
     Shelved,
+    /// Free, in a granule that a budget shares out among its short blocks.
+    Kept,
     /// Free, while the driver unmaps it.
     Leaving,
     /// Addresses without memory.
@@ -58,6 +60,8 @@ pub(super) struct Block {
     pub(super) state: State,
     pub(super) class: Class,
     pub(super) pool: PoolId,
+    /// The budget that it counts against while it is live.
+    pub(super) budget: Option<BudgetId>,
     pub(super) segment: u32,
     /// Neighbours by address, within the segment.
     pub(super) left: u32,
@@ -233,8 +237,8 @@ impl Blocks {
     }
 
     /// Takes in addresses without memory: a segment that grows. Returns its only block, a hole.
-    pub(super) fn add_addresses(&mut self, address: u64, len: usize, class: Class) -> u32 {
-        let (segment, first) = self.new_segment(address, len, class, PoolId::DEFAULT);
+    pub(super) fn add_addresses(&mut self, address: u64, len: usize, class: Class, pool: PoolId) -> u32 {
+        let (segment, first) = self.new_segment(address, len, class, pool);
         self.segment_mut(segment).grows = true;
         self[first].state = State::Hole;
         self.holes.push(first);
@@ -253,6 +257,7 @@ impl Blocks {
             state: State::Shelved,
             class,
             pool,
+            budget: None,
             segment,
             left: NONE,
             right: NONE,

@@ -7,28 +7,32 @@
 //! 2. Memory returns to the driver only when its last uses have finished.
 //!
 //! # Mutex order
-//! stream → `growing` → `queue` → `pool`. `growing` is held across driver calls. So threads that
-//! all miss do not each take a segment, and the limit is exact. `pool` is not held across driver
-//! calls, so hits and frees continue meanwhile. `growing` is held while the queue of requests that
-//! wait is served (`queue.rs`), and the waiters are woken while none of these locks is held.
+//! stream → `growing` → `queue` → `pool`, and `budgets` → `pool`. `growing` is held across driver
+//! calls. So threads that all miss do not each take a segment, and the limit is exact. `pool` is
+//! not held across driver calls, so hits and frees continue meanwhile. `growing` is held while the
+//! queue of requests that wait is served (`queue.rs`), and the waiters are woken while none of
+//! these locks is held.
 //!
 //! # Dropping
 //! Dropping returns nothing to the driver, because blocks may still be in use. A caller that has
 //! drained the device calls [`empty_cache`](DeviceMemory::empty_cache) first. Memory that is left
 //! then ends with the driver.
 
+mod budgets;
 mod growth;
 mod waiting;
 
 use super::MemoryLimit;
 use super::blocks::Segment;
-use super::pool::{BlockId, Grant, Pool, PoolId, Request, ReuseOrder, UNIT_BYTES, piece_bytes, units};
+use super::pool::{BlockId, BudgetId, Grant, Pool, PoolId, Request, ReuseOrder, piece_bytes};
 use super::queue::Queue;
 use super::snapshot::{MemorySegment, MemoryWaiters};
 use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::background;
 use crate::order::{Site, StreamId, Use};
+pub(crate) use budgets::Answer;
+use budgets::BudgetQueue;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,15 +49,17 @@ pub(crate) struct DeviceMemory {
     pool: Mutex<Pool>,
     growing: Mutex<()>,
     queue: Mutex<Queue>,
-    /// Notified, while requests wait, when memory was freed and when the queue moves.
+    /// The requests that wait for a budget.
+    budgets: Mutex<BudgetQueue>,
+    /// Notified, while requests wait, when memory was freed and when a queue moves.
     changed: Notify,
     driver: Arc<dyn Driver>,
     limit: Option<MemoryLimit>,
     zones: Zones,
-    /// True if the driver maps memory to reserved addresses. Segments of the default pool then
+    /// True if the driver maps memory to reserved addresses. Segments that no graph owns then
     /// grow.
     maps: bool,
-    /// The counter that numbers the pools; the default pool is 0.
+    /// The counter that numbers the pools of graphs.
     pools: AtomicU32,
 }
 
@@ -68,16 +74,20 @@ impl DeviceMemory {
             pool: Mutex::new(Pool::new(zones, piece_bytes(most_bytes))),
             growing: Mutex::default(),
             queue: Mutex::default(),
+            budgets: Mutex::default(),
             changed: Notify::new(),
             driver,
             limit,
             maps,
-            pools: AtomicU32::new(PoolId::DEFAULT.0),
+            pools: AtomicU32::new(PoolId::BUDGETS.0),
         }
     }
 
     /// Allocates `len_bytes`, rounded up to 512, for `stream`, whose order `order`
     /// knows. Zero bytes are served as 512, so every allocation has an address of its own.
+    ///
+    /// `budget` returns the budget that it counts against. It is called under the pool's lock, and
+    /// not at all while the device has no budget and a block is there.
     ///
     /// The caller makes sure that `Grant::wait` is waited for.
     ///
@@ -91,12 +101,14 @@ impl DeviceMemory {
         stream: StreamId,
         order: &impl ReuseOrder,
         site: Site,
+        budget: impl FnOnce() -> Option<BudgetId>,
     ) -> Result<Grant, Error> {
         let mut pool = self.pool.lock();
         if let Some(grant) = pool.take_recent(len_bytes, stream, site) {
             return Ok(grant);
         }
-        self.find(pool, len_bytes, PoolId::DEFAULT, stream, order, site)
+        let budget = budget();
+        self.find(pool, MemoryCall { len_bytes, pool: PoolId::DEFAULT, budget, stream, site }, order)
     }
 
     /// Creates a separate pool, from which [`alloc_in`](Self::alloc_in) serves.
@@ -115,7 +127,7 @@ impl DeviceMemory {
     ) -> Result<Grant, Error> {
         let mut pool = self.pool.lock();
         pool.count_allocation();
-        self.find(pool, len_bytes, id, stream, order, site)
+        self.find(pool, MemoryCall { len_bytes, pool: id, budget: None, stream, site }, order)
     }
 
     /// Forgets the uses of a pool's blocks. They belong to ops that were recorded and have not run.
@@ -135,31 +147,35 @@ impl DeviceMemory {
     pub(crate) fn dissolve(&self, id: PoolId) -> bool {
         let mut pool = self.pool.lock();
         pool.dissolve(id);
-        pool.is_awaited
+        pool.wakes()
     }
 
     #[cold]
     fn find<'a>(
         &'a self,
         mut pool: MutexGuard<'a, Pool>,
-        len_bytes: usize,
-        id: PoolId,
-        stream: StreamId,
+        call: MemoryCall,
         order: &impl ReuseOrder,
-        site: Site,
     ) -> Result<Grant, Error> {
+        let MemoryCall { len_bytes, stream, site, .. } = call;
         let mut earlier = (0, 0);
         let shortage = if pool.refuses() {
             MemoryShortage::Planned
         } else if len_bytes > isize::MAX as usize / 2 {
             MemoryShortage::Unaddressable
         } else {
-            let size = units(len_bytes) * UNIT_BYTES;
-            let request = Request { size, pool: id, stream, site };
-            // A graph's own memory serves no request that waits.
-            if (!pool.is_awaited || id != PoolId::DEFAULT)
-                && let Some(grant) = pool.find(&request, order, false)
-            {
+            let request = call.request();
+            if let Some(shortage) = pool.beyond_budget(&request, order) {
+                return Err(self.beyond_budget(&pool, &request, len_bytes, shortage, order));
+            }
+            // What a graph or a budget keeps serves no request that waits.
+            let found = if pool.is_awaited() && !call.pool.is_graph() {
+                pool.find_kept(&request, order)
+            } else {
+                let recent = if call.is_plain() { pool.pop_recent(len_bytes, stream, site) } else { None };
+                recent.or_else(|| pool.find(&request, order, false))
+            };
+            if let Some(grant) = found {
                 return Ok(grant);
             }
             drop(pool);
@@ -189,14 +205,37 @@ impl DeviceMemory {
         request: &Request,
         order: &impl ReuseOrder,
     ) -> Result<Result<Grant, MemoryShortage>, Error> {
+        let mut pool = self.pool.lock();
         // The previous holder of the lock may have brought enough for two.
-        if let Some(grant) = self.pool.lock().find(request, order, false) {
+        if let Some(grant) = pool.find(request, order, false) {
             return Ok(Ok(grant));
         }
+        // It counts from now on, so that no other request of the budget takes its place.
+        let charged = match (pool.charge(request, order), pool.beyond_budget(request, order)) {
+            (Some(charged), _) => charged,
+            (None, Some(shortage)) => return Ok(Err(shortage)),
+            (None, None) => {
+                drop(pool);
+                return Ok(Err(self.shortage_now()));
+            }
+        };
+        drop(pool);
+        let grown = self.grow_charged(&charged, order);
+        if !matches!(grown, Ok(Ok(_))) {
+            self.pool.lock().uncharge(&charged);
+        }
+        grown
+    }
+
+    fn grow_charged(
+        &self,
+        request: &Request,
+        order: &impl ReuseOrder,
+    ) -> Result<Result<Grant, MemoryShortage>, Error> {
         loop {
             // A graph's pool begins empty. If all of its memory were new, each capture would grow
             // the device's memory.
-            if request.pool != PoolId::DEFAULT {
+            if request.pool.is_graph() {
                 let mut pool = self.pool.lock();
                 let len = request.segment_bytes();
                 let span = self.zones.span(request.class(), len);
@@ -258,6 +297,7 @@ impl DeviceMemory {
         details.allocated_bytes = stats.allocated_bytes;
         details.graph_bytes = pool.free_bytes_of_graphs();
         details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
+        details.budget_bytes = stats.budget_bytes;
         details.not_freed_bytes = self.not_freed();
         details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
         let mut unfinished = pool.uses_of_free_memory().filter(|used| !order.is_over(*used));
@@ -270,13 +310,13 @@ impl DeviceMemory {
     /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
     /// allocated, including the allocating stream's; empty if it was not used.
     ///
-    /// Returns true if requests wait for memory. The caller then calls
+    /// Returns true if requests wait for memory or a budget. The caller then calls
     /// [`wake_waiters`](Self::wake_waiters) while it holds no lock.
     #[inline(always)]
     pub(crate) fn free(&self, block: BlockId, uses: &[Use]) -> bool {
         let mut pool = self.pool.lock();
         pool.free(block, uses);
-        pool.is_awaited
+        pool.wakes()
     }
 
     /// Returns the current statistics.
@@ -294,12 +334,12 @@ impl DeviceMemory {
     }
 
     /// Returns the current statistics, and the segments with their blocks by address, all of the
-    /// same moment; and the requests that wait.
+    /// same moment; and the requests that wait for memory, and for a budget.
     pub(crate) fn snapshot(
         &self,
         finished: impl Fn(Use) -> bool,
-    ) -> (MemoryStats, Vec<MemorySegment>, Option<MemoryWaiters>) {
-        let waiters = self.queue.lock().waiters();
+    ) -> (MemoryStats, Vec<MemorySegment>, [Option<MemoryWaiters>; 2]) {
+        let waiters = [self.queue.lock().waiters(), self.budgets.lock().waiters()];
         let pool = self.pool.lock();
         (self.stats_of(&pool), pool.describe(&finished), waiters)
     }
@@ -334,7 +374,7 @@ impl DeviceMemory {
         let before = self.not_freed();
         let bytes = self.give_back(usize::MAX, finished, need);
         drop(growing);
-        if self.pool.lock().is_awaited {
+        if self.pool.lock().wakes() {
             self.wake_waiters();
         }
         bytes.saturating_sub(self.not_freed().saturating_sub(before))
@@ -354,23 +394,52 @@ impl DeviceMemory {
         self.changed.notified()
     }
 
-    /// Makes all that wait for memory look again. Called while no lock is held.
+    /// Makes all that wait for memory look again, and serves the requests for budgets. Called
+    /// while no lock is held.
     #[cold]
     pub(crate) fn wake_waiters(&self) {
         wake_all(&self.changed);
+        self.serve_budgets();
     }
 }
 
-/// Wakes all that `waiters` notifies. Their wakers are code of executors: what they may do is that
-/// of any waker, and a panic of one stays here.
+/// Wakes all that `waiters` notifies.
 pub(crate) fn wake_all(waiters: &Notify) {
+    as_waker(|| waiters.notify_waiters());
+}
+
+/// Calls `f`, which calls wakers. They are code of executors: what they may do is that of any
+/// waker, and a panic of one stays here.
+fn as_waker(f: impl FnOnce()) {
     let _calling = reentry::calling(reentry::Caller::Waker);
-    let _ = catch_unwind(AssertUnwindSafe(|| waiters.notify_waiters()));
+    let _ = catch_unwind(AssertUnwindSafe(f));
 }
 
 #[cold]
 fn refusal_of(details: OutOfMemory) -> Error {
     Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details)
+}
+
+/// A call for memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryCall {
+    pub(crate) len_bytes: usize,
+    pub(crate) pool: PoolId,
+    /// The budget that it counts against.
+    pub(crate) budget: Option<BudgetId>,
+    pub(crate) stream: StreamId,
+    pub(crate) site: Site,
+}
+
+impl MemoryCall {
+    fn request(self) -> Request {
+        Request::new(self.len_bytes, self.pool, self.budget, self.stream, self.site)
+    }
+
+    /// Returns true if neither a graph nor a budget owns the memory.
+    fn is_plain(self) -> bool {
+        self.pool == PoolId::DEFAULT && self.budget.is_none()
+    }
 }
 
 /// The need for memory that returns to the driver.

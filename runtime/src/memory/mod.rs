@@ -6,6 +6,8 @@
 //!   the `snapshot` that reports show.
 
 mod blocks;
+#[cfg(test)]
+mod budgets_oracle;
 mod device_memory;
 mod limit;
 #[cfg(test)]
@@ -22,14 +24,14 @@ mod test_driver;
 mod waits_oracle;
 mod zones;
 
-pub(crate) use device_memory::{DeviceMemory, wake_all};
+pub(crate) use device_memory::{Answer, DeviceMemory, MemoryCall, wake_all};
 pub(crate) use limit::MemoryLimit;
 pub(crate) use pinned::{
     Asker, Claim, EndOfRead, HostEnd, HostGrant, InFlight, PinnedBytes, PinnedPool, Preparing, Promise,
     Promises, Purpose, Want,
 };
 pub use pinned::{Pinned, PinnedStats, pinned_len};
-pub(crate) use pool::{BlockId, Grant, PoolId, ReuseOrder};
+pub(crate) use pool::{BlockId, BudgetId, Grant, PoolId, ReuseOrder};
 pub(crate) use queue::SharedOrder;
 pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryWaiters};
 pub use stats::{MemoryStats, Served};

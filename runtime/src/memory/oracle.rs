@@ -197,7 +197,7 @@ impl World {
         let size = asked.max(1).next_multiple_of(512);
         let (served, calls) = (self.memory.stats().served, self.driver.calls());
         let answers = Answers(&self.streams, stream);
-        let grant = match self.memory.alloc(asked, stream, &answers, Site::here(&"test")) {
+        let grant = match self.memory.alloc(asked, stream, &answers, Site::here(&"test"), || None) {
             Ok(grant) => grant,
             Err(_) => {
                 let limit = self.limit.expect("only a limit refuses");

@@ -38,6 +38,7 @@
 // Decision: docs/decisions/0024-busy-memory-is-reused-behind-two-blocks.md
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod figures;
 mod growth;
 mod reuse;
@@ -49,6 +50,8 @@ use super::recent::Recent;
 use super::stats::MemoryStats;
 use super::zones::Zones;
 use crate::order::{Site, StreamId, Use};
+pub(crate) use budgets::BudgetId;
+use budgets::{Budgets, Share, Source};
 pub(super) use growth::{GRANULE_BYTES, Leaving, piece_bytes};
 pub(crate) use reuse::ReuseOrder;
 use reuse::{Rung, Verdict, judge};
@@ -74,6 +77,12 @@ pub(crate) struct PoolId(pub(crate) u32);
 
 impl PoolId {
     pub(crate) const DEFAULT: PoolId = PoolId(0);
+    /// The pool that all budgets share. Graphs have those behind it.
+    pub(crate) const BUDGETS: PoolId = PoolId(1);
+
+    pub(super) fn is_graph(self) -> bool {
+        self > Self::BUDGETS
+    }
 }
 
 /// The identity of a live block.
@@ -102,16 +111,36 @@ pub(super) struct Request {
     pub(super) pool: PoolId,
     pub(super) stream: StreamId,
     pub(super) site: Site,
+    /// The share of a budget that it asks for.
+    pub(super) share: Option<Share>,
 }
 
 impl Request {
+    /// Returns a request for `len_bytes` in `pool` or, if there is a budget, in that of budgets.
+    pub(super) fn new(
+        len_bytes: usize,
+        pool: PoolId,
+        budget: Option<BudgetId>,
+        stream: StreamId,
+        site: Site,
+    ) -> Self {
+        let size = units(len_bytes) * UNIT_BYTES;
+        let Some(budget) = budget else { return Request { size, pool, stream, site, share: None } };
+        let short_bytes = (size <= SMALL_BYTES).then_some(size);
+        let share = Some(Share { budget, short_bytes, is_charged: false });
+        Request { size: size.next_multiple_of(GRANULE_BYTES), pool: PoolId::BUDGETS, stream, site, share }
+    }
+
     pub(super) fn class(&self) -> Class {
-        if self.size <= SMALL_BYTES { Class::Small } else { Class::Large }
+        let len = self.share.and_then(|share| share.short_bytes).unwrap_or(self.size);
+        if len <= SMALL_BYTES { Class::Small } else { Class::Large }
     }
 
     /// Returns the number of bytes to ask the driver for.
     pub(super) fn segment_bytes(&self) -> usize {
-        if self.size <= SMALL_BYTES {
+        if self.share.is_some() {
+            self.size
+        } else if self.size <= SMALL_BYTES {
             SMALL_SEGMENT_BYTES
         } else if self.size <= MIDDLE_BYTES {
             MIDDLE_SEGMENT_BYTES
@@ -172,8 +201,15 @@ pub(super) struct Pool {
     most_live_before: usize,
     /// The maximum length of a piece that is mapped.
     piece_bytes: usize,
+    budgets: Budgets,
     /// True while requests wait for memory. No other request may take any then.
-    pub(super) is_awaited: bool,
+    is_awaited: bool,
+    budgets_awaited: bool,
+    /// True while requests wait for memory or for a budget: then a free wakes them.
+    wakes: bool,
+    /// True while requests wait for memory or budgets are granted: then not every request may have
+    /// a block of `recent`.
+    is_guarded: bool,
     /// Statistics, without those that are derived from the blocks.
     stats: MemoryStats,
 }
@@ -182,6 +218,7 @@ impl Pool {
     pub(super) fn new(zones: Zones, piece_bytes: usize) -> Self {
         Pool {
             piece_bytes,
+            budgets: Budgets::default(),
             blocks: Blocks::new(zones),
             recent: Recent::new(),
             shelf: BTreeSet::new(),
@@ -191,6 +228,9 @@ impl Pool {
             refusal: u64::MAX,
             most_live_before: 0,
             is_awaited: false,
+            budgets_awaited: false,
+            wakes: false,
+            is_guarded: false,
             stats: MemoryStats::default(),
         }
     }
@@ -200,9 +240,16 @@ impl Pool {
     #[inline]
     pub(super) fn take_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
         self.count_allocation();
-        if self.refuses() || self.is_awaited {
+        if self.refuses() || self.is_guarded {
             return None;
         }
+        self.pop_recent(len_bytes, stream, site)
+    }
+
+    /// Does the same for an allocation that was counted, that no budget counts, and before which
+    /// no request waits.
+    #[inline]
+    pub(super) fn pop_recent(&mut self, len_bytes: usize, stream: StreamId, site: Site) -> Option<Grant> {
         let units = u32::try_from(units(len_bytes)).ok()?;
         let index = self.recent.pop(stream, units, &self.blocks)?;
         self.stats.served.own += 1;
@@ -221,6 +268,34 @@ impl Pool {
         self.stats.peak_allocated_bytes = self.stats.peak_allocated_bytes.max(self.stats.allocated_bytes);
         let (ptr, generation) = (DevicePtr(block.address), block.generation);
         Grant { ptr, block: BlockId { index, generation }, len_bytes: block.len, wait }
+    }
+
+    /// Returns true while requests wait for memory.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// Returns true if the caller is to wake those that wait, as after a free.
+    #[inline]
+    pub(super) fn wakes(&self) -> bool {
+        self.wakes
+    }
+
+    /// Notes whether requests wait for memory.
+    pub(super) fn set_awaited(&mut self, is_awaited: bool) {
+        self.is_awaited = is_awaited;
+        self.note_flags();
+    }
+
+    /// Notes whether requests wait for a budget.
+    pub(super) fn set_budgets_awaited(&mut self, is_awaited: bool) {
+        self.budgets_awaited = is_awaited;
+        self.note_flags();
+    }
+
+    fn note_flags(&mut self) {
+        self.wakes = self.is_awaited || self.budgets_awaited;
+        self.is_guarded = self.is_awaited || self.has_budgets();
     }
 
     /// Counts an allocation, for callers that skip [`take_recent`](Self::take_recent).
@@ -247,6 +322,11 @@ impl Pool {
         order: &impl ReuseOrder,
         last_resort: bool,
     ) -> Option<Grant> {
+        match self.source(request, order) {
+            Source::Kept(run, wait) => return Some(self.hand_out_kept(&run, wait, request, order)),
+            Source::Busy(_) | Source::Beyond => return None,
+            Source::New => {}
+        }
         let (block, rung, wait) = self.find_block(request, order, last_resort)?;
         Some(self.hand_out(block, request, rung, wait))
     }
@@ -280,11 +360,15 @@ impl Pool {
         waits.clear();
         let least = Rank { pool, class, used: false, len: size, freed: 0, block: 0 };
         let most = Rank { len: usize::MAX, freed: u64::MAX, ..least };
-        let unused = self.shelf.range(least..=most).next();
+        let fits = |blocks: &Blocks, place: &Rank| serves(blocks, &blocks[place.block], request);
+        let unused = self.shelf.range(least..=most).find(|place| fits(&self.blocks, place));
         let mut ready = unused.map(|place| (place.block, Rung::Finished));
         let (tighter, looks) = unused.map_or((usize::MAX, usize::MAX), |place| (place.len, LOOKS));
         let most = Rank { used: true, len: tighter, ..least };
         for &place in self.shelf.range(Rank { used: true, ..least }..most).take(looks) {
+            if !fits(&self.blocks, &place) {
+                continue;
+            }
             match judge(&mut self.blocks[place.block].uses, stream, order) {
                 Verdict::Ready(rung) => {
                     ready = Some((place.block, rung));
@@ -336,6 +420,16 @@ impl Pool {
             let rest = self.blocks.split(index, request.size);
             self.shelve(rest);
         }
+        self.count_served(rung);
+        self.count_share(index, request);
+        self.blocks[index].asked_units = match request.pool {
+            PoolId::DEFAULT => u32::try_from(request.size / UNIT_BYTES).unwrap_or(0),
+            _ => 0,
+        };
+        self.make_live(index, request.stream, request.site, wait)
+    }
+
+    fn count_served(&mut self, rung: Rung) {
         match rung {
             Rung::Own => self.stats.served.own += 1,
             Rung::Ordered => self.stats.served.ordered += 1,
@@ -344,11 +438,6 @@ impl Pool {
             Rung::Waited => self.stats.served.waited += 1,
             Rung::Grown => self.stats.served.grown += 1,
         }
-        self.blocks[index].asked_units = match request.pool {
-            PoolId::DEFAULT => u32::try_from(request.size / UNIT_BYTES).unwrap_or(0),
-            _ => 0,
-        };
-        self.make_live(index, request.stream, request.site, wait)
     }
 
     /// Takes a block back.
@@ -392,7 +481,7 @@ impl Pool {
                 self.keep_recent(index, stream, units);
             }
             &[only] => self.keep_recent(index, only.stream, units),
-            _ => self.shelve(index),
+            _ => self.shelve_freed(index),
         }
     }
 
@@ -401,12 +490,20 @@ impl Pool {
     #[inline(always)]
     fn keep_recent(&mut self, index: u32, stream: StreamId, units: u32) {
         if units == 0 {
-            return self.shelve(index);
+            return self.shelve_freed(index);
         }
         self.blocks[index].state = State::Recent;
         let evicted = self.recent.push(stream, units, index, &mut self.blocks);
         if evicted != NONE {
             self.shelve_list(evicted);
+        }
+    }
+
+    #[inline(never)]
+    fn shelve_freed(&mut self, index: u32) {
+        match self.blocks[index].budget.take() {
+            Some(budget) => self.free_in(budget, index),
+            None => self.shelve(index),
         }
     }
 
@@ -504,6 +601,13 @@ impl Pool {
         self.shelf.remove(&Rank::of(right, &self.blocks[right]));
         self.blocks.join_right(at, finished);
     }
+}
+
+/// Returns true if a free block may serve a request, by its length. A segment of fixed length that
+/// a budget has a part of would be lost for the others.
+fn serves(blocks: &Blocks, block: &Block, request: &Request) -> bool {
+    block.len == request.size
+        || block.len > request.size && (request.share.is_none() || blocks.segment(block.segment).grows)
 }
 
 /// Returns the block to wait for, of those that one wait would release. It is the one freed longest

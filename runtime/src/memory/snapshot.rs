@@ -36,6 +36,8 @@ pub struct MemorySnapshot {
     pub segments: Vec<MemorySegment>,
     /// The requests that wait for device memory; `None` if none does.
     pub waiters: Option<MemoryWaiters>,
+    /// The requests that wait for a budget.
+    pub budget_waiters: Option<MemoryWaiters>,
 }
 
 /// The requests that wait for device memory, which are served in the order of their calls.
@@ -102,6 +104,8 @@ pub enum BlockState {
     Cached,
     /// Free, and kept for the launches of a captured graph.
     Graph,
+    /// Free, and kept for short allocations in the scope of a budget.
+    Budget,
 }
 
 impl MemorySnapshot {
@@ -212,6 +216,7 @@ mod tests {
             pinned_waiters: None,
             segments: vec![MemorySegment { address: 4096, len_bytes: 2048, blocks }],
             waiters: None,
+            budget_waiters: None,
         };
         let json = serde_json::to_value(snapshot).unwrap();
         assert_eq!(json["device"], "cpu:1");

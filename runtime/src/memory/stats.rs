@@ -32,6 +32,12 @@ pub struct MemoryStats {
     /// Bytes of `reserved_bytes` that belong to captured graphs: memory allocated in the captures,
     /// and free memory in between.
     pub graph_bytes: usize,
+    /// The number of budgets, from [`Device::budget`](crate::Device::budget).
+    pub budgets: usize,
+    /// Bytes that were granted to them.
+    pub budget_bytes: usize,
+    /// Bytes of `budget_bytes` that count against their budgets: the memory that they hold.
+    pub budget_used_bytes: usize,
     /// Bytes that the driver refused to free. They stay allocated until the process ends, and are
     /// not part of `reserved_bytes`.
     pub not_freed_bytes: usize,

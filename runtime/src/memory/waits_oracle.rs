@@ -6,7 +6,7 @@
 //! that the verdicts are those of arithmetic under every schedule.
 
 use super::test_driver::TestDriver;
-use super::{BlockId, DeviceMemory, Grant, MemoryLimit, PoolId, ReuseOrder, SharedOrder, Zones};
+use super::{BlockId, DeviceMemory, Grant, MemoryCall, MemoryLimit, PoolId, ReuseOrder, SharedOrder, Zones};
 use crate::order::{Site, StreamId, Use};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ const LIMIT: usize = 96 * MIB;
 const SIZES: [usize; 4] = [16 * MIB, 24 * MIB, 40 * MIB, 64 * MIB];
 /// Lengths for a driver whose segments grow.
 const ANY_SIZES: [usize; 6] = [3 * MIB, 11 * MIB + 512, 16 * MIB, 24 * MIB, 41 * MIB, 64 * MIB];
-const STREAMS: usize = 3;
+pub(super) const STREAMS: usize = 3;
 
 /// The next step of a task. Its numbers are taken modulo what exists.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ fn step(gates: bool) -> impl Strategy<Value = Step> {
 }
 
 /// An op of a stream.
-enum Op {
+pub(super) enum Op {
     Work,
     Wait(Use),
     /// Runs once the gate with this number is open.
@@ -56,29 +56,45 @@ enum Op {
 }
 
 #[derive(Default)]
-struct Device {
-    streams: [Vec<Op>; STREAMS],
-    completed: [u64; STREAMS],
+pub(super) struct Device {
+    pub(super) streams: [Vec<Op>; STREAMS],
+    pub(super) completed: [u64; STREAMS],
     open: Vec<bool>,
 }
 
 impl Device {
-    fn enqueue(&mut self, stream: usize, op: Op) -> u64 {
+    pub(super) fn enqueue(&mut self, stream: usize, op: Op) -> u64 {
         self.streams[stream].push(op);
         self.streams[stream].len() as u64
     }
 
-    fn done(&self, used: Use) -> bool {
+    pub(super) fn done(&self, used: Use) -> bool {
         self.completed[used.stream.number() as usize] >= used.ticket
     }
 
-    fn can_run(&self, stream: usize) -> bool {
+    pub(super) fn can_run(&self, stream: usize) -> bool {
         match self.streams[stream].get(self.completed[stream] as usize) {
             None => false,
             Some(Op::Work) => true,
             Some(Op::Wait(used)) => self.done(*used),
             Some(Op::Gate(gate)) => self.open[*gate],
         }
+    }
+
+    /// Returns the last ticket of each stream that `used` is after.
+    pub(super) fn before(&self, used: Use) -> [u64; STREAMS] {
+        let (mut before, mut open) = ([0; STREAMS], vec![used]);
+        while let Some(Use { stream, ticket }) = open.pop() {
+            let stream = stream.number() as usize;
+            let known = before[stream];
+            before[stream] = known.max(ticket);
+            for op in self.streams[stream].iter().take(ticket as usize).skip(known as usize) {
+                if let Op::Wait(used) = op {
+                    open.push(*used);
+                }
+            }
+        }
+        before
     }
 
     /// Returns true if no closed gate is at or before `used`, by a search.
@@ -232,11 +248,15 @@ impl World {
 
     fn alloc(&mut self, task: usize, stream: usize, len: usize) {
         let (id, site) = (StreamId::from_number(stream as u64), Site::here(&"test"));
-        match self.memory.alloc(len, id, &self.order, site) {
+        match self.memory.alloc(len, id, &self.order, site, || None) {
             Ok(grant) => self.settled((task, stream, len), false, Ok(grant)),
             Err(refusal) => {
                 let order = self.order.clone();
-                match self.memory.join((len, PoolId::DEFAULT), id, order, site, refusal) {
+                match self.memory.join(
+                    MemoryCall { len_bytes: len, pool: PoolId::DEFAULT, budget: None, stream: id, site },
+                    order,
+                    refusal,
+                ) {
                     Ok(number) => self.tasks[task].waits = Some((number, stream, len)),
                     Err(refusal) => self.settled((task, stream, len), false, Err(refusal)),
                 }

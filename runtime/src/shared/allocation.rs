@@ -163,7 +163,8 @@ impl Allocation {
         let stream = device.default_stream().expect("a stream");
         let (used, site) = (Use { stream: stream.id(), ticket: 0 }, Site::here(&"test"));
         let shared = device.shared().clone();
-        let grant = shared.memory.alloc(len_bytes, stream.id(), &**stream.core(), site).expect("a block");
+        let grant =
+            shared.memory.alloc(len_bytes, stream.id(), &**stream.core(), site, || None).expect("a block");
         let mut allocation = Allocation::new(shared, &grant, len_bytes, used, site);
         Arc::get_mut(&mut allocation).expect("the allocation has one owner").ptr = ptr;
         allocation

@@ -7,8 +7,8 @@
 use super::stream::{StreamCore, watching};
 use crate::background::{self, Duty};
 use crate::block_on::block_on;
-use crate::memory::{Grant, PoolId, SharedOrder};
-use crate::order::{Site, StreamId, Use};
+use crate::memory::{Grant, MemoryCall, SharedOrder};
+use crate::order::{StreamId, Use};
 use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,11 +19,8 @@ use warpline_driver::{Error, ErrorKind, MemoryShortage, Result, process, reentry
 
 /// A request for memory that was refused for want of memory.
 pub(crate) struct Short {
-    pub(crate) len_bytes: usize,
-    pub(crate) pool: PoolId,
-    pub(crate) stream: StreamId,
+    pub(crate) call: MemoryCall,
     pub(crate) order: SharedOrder,
-    pub(crate) site: Site,
     pub(crate) refusal: Error,
 }
 
@@ -55,7 +52,7 @@ pub(crate) fn wait_for_memory(core: &Arc<StreamCore>, short: Short) -> Result<Gr
         let text = format!("{}; this thread must not wait for memory", short.refusal);
         return Err(Error::new(ErrorKind::OutOfMemory, text).caused_like(&short.refusal));
     }
-    let site = short.site;
+    let site = short.call.site;
     let queued = join(core, short)?;
     core.device.runtime.sync.may_block(site, "await alloc_async(len) instead")?;
     block_on(granted(queued))
@@ -71,20 +68,22 @@ pub(crate) async fn await_memory(core: &Arc<StreamCore>, short: Short) -> Result
 
 /// Returns true if the memory that unfinished work uses may help.
 fn is_worth_waiting(refusal: &Error) -> bool {
-    let no_wait_helps =
-        |shortage| matches!(shortage, MemoryShortage::Planned | MemoryShortage::Unaddressable);
-    refusal.out_of_memory().is_some_and(|details| !no_wait_helps(details.shortage))
+    let is_final = |shortage| {
+        use MemoryShortage::{Budget, Planned, Unaddressable};
+        matches!(shortage, Planned | Unaddressable | Budget { .. })
+    };
+    refusal.out_of_memory().is_some_and(|details| !is_final(details.shortage))
 }
 
 /// Returns true if this thread may wait for other work: it is a thread of the program, outside a
 /// waker, and the process continues.
-fn may_wait() -> bool {
+pub(super) fn may_wait() -> bool {
     reentry::may_block() && background::duty() == Duty::None && !process::is_ending() && !process::is_forked()
 }
 
 fn join<'a>(core: &'a Arc<StreamCore>, short: Short) -> Result<Queued<'a>> {
-    let Short { len_bytes, pool, stream, order, site, refusal } = short;
-    let number = core.device.memory.join((len_bytes, pool), stream, order, site, refusal)?;
+    let Short { call, order, refusal } = short;
+    let number = core.device.memory.join(call, order, refusal)?;
     Ok(Queued { core, number })
 }
 

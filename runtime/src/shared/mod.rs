@@ -5,6 +5,7 @@
 //! API that users call stands above it, in `stream/`, `device/`, `buffer.rs`, `graph/` and so on.
 
 mod allocation;
+mod budget_waits;
 mod capture;
 mod closed_gates;
 mod device;
@@ -19,6 +20,8 @@ mod runtime;
 pub(crate) mod stream;
 
 pub(crate) use allocation::Allocation;
+pub use budget_waits::Budget;
+pub(crate) use budget_waits::{Budgeted, budget, budget_blocking};
 pub(crate) use capture::{Capture, CaptureToken, Capturing, GraphPool, Recorded, captured, wait_for};
 #[cfg(feature = "test-util")]
 pub(crate) use closed_gates::ClosedGate;

@@ -40,8 +40,8 @@ impl DeviceShared {
     pub(crate) fn observe_out_of_memory(self: &Arc<Self>, error: &Error) -> bool {
         let Some(observer) = self.runtime.out_of_memory_observer() else { return false };
         let Some(details) = error.out_of_memory() else { return false };
-        // No memory that the program frees would help.
-        if details.shortage == MemoryShortage::Unaddressable {
+        // No memory that the program frees would help, or only that of one budget.
+        if matches!(details.shortage, MemoryShortage::Unaddressable | MemoryShortage::Budget { .. }) {
             return false;
         }
         let Some(_observing) = Observing::begin() else { return false };

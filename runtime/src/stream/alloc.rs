@@ -24,10 +24,12 @@
 
 use super::{At, error};
 use crate::buffer::Buffer;
-use crate::memory::{Grant, PoolId};
+use crate::memory::{BudgetId, Grant, MemoryCall, PoolId};
 use crate::order::{AccessMode, ByteRange, Site, Use};
+use crate::scope;
 use crate::shared::{
-    Allocation, Operand, Request, Short, Stream, StreamCore, Terms, await_memory, unserved, wait_for_memory,
+    Allocation, Budgeted, Operand, Request, Short, Stream, StreamCore, Terms, await_memory, unserved,
+    wait_for_memory,
 };
 use std::future::Future;
 use std::sync::Arc;
@@ -54,7 +56,8 @@ impl Stream {
     ///
     /// # Errors
     /// `OutOfMemory`, which gives the sizes and the lines that hold the most memory, also as
-    /// [`Error::out_of_memory`]; `Fault`, `ShutDown` or `Closed` if the stream accepts no more
+    /// [`Error::out_of_memory`]. It is also returned in the scope of a [`Budget`](crate::Budget)
+    /// that has too little left. `Fault`, `ShutDown` or `Closed` if the stream accepts no more
     /// work; `Reentrant` in a host function, and in a task with
     /// [`SyncMode::Error`](crate::SyncMode::Error) if it would have to wait. A function given to
     /// [`on_out_of_memory`](crate::RuntimeBuilder::on_out_of_memory) may free memory first.
@@ -92,10 +95,11 @@ impl Stream {
     #[track_caller]
     pub fn alloc_async<T: Element>(&self, len: usize) -> impl Future<Output = Result<Buffer<T>>> + Send {
         let (core, site) = (self.core().clone(), Site::here(&"alloc_async"));
+        let budget = scope::budget_on(&core.device);
         async move {
             let len_bytes = len.checked_mul(size_of::<T>());
             let len_bytes = len_bytes.ok_or_else(|| too_long(&core, site, len, size_of::<T>()))?;
-            Ok(Buffer::new(alloc_async(&core, site, len_bytes).await?, len))
+            Ok(Buffer::new(alloc_async(&core, site, len_bytes, budget.as_ref()).await?, len))
         }
     }
 
@@ -160,18 +164,26 @@ fn too_long(core: &StreamCore, site: Site, len: usize, element_bytes: usize) -> 
 /// allocation. If there is none, the program may free some, and it is tried once more.
 #[inline]
 fn alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize, zeroed: bool) -> Result<Arc<Allocation>> {
-    let allocation = match alloc_unspecified(core, site, len_bytes) {
-        Err(error) if core.device.observe_out_of_memory(&error) => alloc_unspecified(core, site, len_bytes)?,
+    let budget = |core: &StreamCore| scope::budget_on(&core.device).map(|budget| budget.id);
+    let allocation = match alloc_unspecified(core, site, len_bytes, budget) {
+        Err(error) if core.device.observe_out_of_memory(&error) => {
+            alloc_unspecified(core, site, len_bytes, budget)?
+        }
         result => result?,
     };
     zeroed_if(zeroed, core, site, allocation)
 }
 
 /// Does the same as [`alloc`], and waits for memory without a thread.
-async fn alloc_async(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-    let allocation = match await_unspecified(core, site, len_bytes).await {
+async fn alloc_async(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+    budget: Option<&Arc<Budgeted>>,
+) -> Result<Arc<Allocation>> {
+    let allocation = match await_unspecified(core, site, len_bytes, budget).await {
         Err(error) if core.device.observe_out_of_memory(&error) => {
-            await_unspecified(core, site, len_bytes).await?
+            await_unspecified(core, site, len_bytes, budget).await?
         }
         result => result?,
     };
@@ -205,31 +217,44 @@ fn zero(core: &Arc<StreamCore>, site: Site, allocation: &Arc<Allocation>) -> Res
 
 /// Allocates memory that holds whatever its last owner left. Waits for memory that unfinished work
 /// still uses, if there is no other.
-pub(crate) fn alloc_unspecified(
+#[inline]
+fn alloc_unspecified(
     core: &Arc<StreamCore>,
     site: Site,
     len_bytes: usize,
+    budget: impl Fn(&StreamCore) -> Option<BudgetId>,
 ) -> Result<Arc<Allocation>> {
-    let wait = |refusal| wait_and_alloc(core, site, len_bytes, refusal);
-    try_alloc(core, site, len_bytes, |allocation| allocation, wait)
+    let wait = |refusal| wait_and_alloc(core, site, (len_bytes, budget(core)), refusal);
+    try_alloc(core, site, len_bytes, || budget(core), |allocation| allocation, wait)
+}
+
+/// Does the same for memory that stays when the scope of the caller's budget ends.
+pub(crate) fn alloc_outside(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
+    alloc_unspecified(core, site, len_bytes, |_| None)
 }
 
 #[cold]
 fn wait_and_alloc(
     core: &Arc<StreamCore>,
     site: Site,
-    len_bytes: usize,
+    (len_bytes, budget): (usize, Option<BudgetId>),
     refusal: Error,
 ) -> Result<Arc<Allocation>> {
-    let grant = wait_for_memory(core, short(core, site, len_bytes, refusal));
+    let grant = wait_for_memory(core, short(core, site, (len_bytes, budget), refusal));
     Ok(granted(core, site, len_bytes, &grant.map_err(|error| refused(core, site, error))?))
 }
 
-async fn await_unspecified(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-    match try_alloc(core, site, len_bytes, Ok, |refusal| Ok(Err(refusal)))? {
+async fn await_unspecified(
+    core: &Arc<StreamCore>,
+    site: Site,
+    len_bytes: usize,
+    budget: Option<&Arc<Budgeted>>,
+) -> Result<Arc<Allocation>> {
+    let budget = budget.map(|budget| budget.id);
+    match try_alloc(core, site, len_bytes, || budget, Ok, |refusal| Ok(Err(refusal)))? {
         Ok(allocation) => Ok(allocation),
         Err(refusal) => {
-            let grant = await_memory(core, short(core, site, len_bytes, refusal)).await;
+            let grant = await_memory(core, short(core, site, (len_bytes, budget), refusal)).await;
             let grant = grant.map_err(|error| refused(core, site, error))?;
             let allocation = granted(core, site, len_bytes, &grant);
             // The stream may have been closed meanwhile.
@@ -247,6 +272,7 @@ fn try_alloc<T>(
     core: &Arc<StreamCore>,
     site: Site,
     len_bytes: usize,
+    budget: impl FnOnce() -> Option<BudgetId>,
     found: impl FnOnce(Arc<Allocation>) -> T,
     wait: impl FnOnce(Error) -> Result<T>,
 ) -> Result<T> {
@@ -256,15 +282,21 @@ fn try_alloc<T>(
     {
         return capture.alloc(core, site, len_bytes).map(found);
     }
-    match core.device.memory.alloc(len_bytes, core.id, &**core, site) {
+    match core.device.memory.alloc(len_bytes, core.id, &**core, site, budget) {
         Ok(grant) => Ok(found(granted(core, site, len_bytes, &grant))),
         Err(refusal) => wait(refusal),
     }
 }
 
 #[cold]
-fn short(core: &Arc<StreamCore>, site: Site, len_bytes: usize, refusal: Error) -> Short {
-    Short { len_bytes, pool: PoolId::DEFAULT, stream: core.id, order: core.clone(), site, refusal }
+fn short(
+    core: &Arc<StreamCore>,
+    site: Site,
+    (len_bytes, budget): (usize, Option<BudgetId>),
+    refusal: Error,
+) -> Short {
+    let call = MemoryCall { len_bytes, pool: PoolId::DEFAULT, budget, stream: core.id, site };
+    Short { call, order: core.clone(), refusal }
 }
 
 /// Returns the error of a call that got no memory.

@@ -11,7 +11,7 @@
 //! or for a handle, the kernel's own code runs.
 // Decision: docs/decisions/0042-library-workspace-is-an-operand.md
 
-use super::alloc_unspecified;
+use super::alloc_outside;
 use super::handle::refusal;
 use crate::kernel::{AccessMode, Kernel, KernelCall, LaunchConfig, Operand, Workspace};
 use crate::order::{ByteRange, Site};
@@ -82,5 +82,5 @@ fn library_memory(
         Err(error) => return Err(core.refused(site, &error)),
     };
     let sizes = [*bytes.end(), *bytes.start()];
-    Ok(sizes.into_iter().find_map(|len_bytes| alloc_unspecified(core, site, len_bytes).ok()))
+    Ok(sizes.into_iter().find_map(|len_bytes| alloc_outside(core, site, len_bytes).ok()))
 }

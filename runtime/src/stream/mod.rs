@@ -14,7 +14,7 @@ mod rows;
 mod staged;
 mod wait;
 
-pub(crate) use alloc::alloc_unspecified;
+pub(crate) use alloc::alloc_outside;
 pub use at::At;
 pub use foreign::{Declared, RawStream, reads, writes};
 pub use handle::StreamBuilder;

@@ -3,7 +3,7 @@
 //! Called under the lock `growing`.
 
 use super::{DeviceMemory, Need};
-use crate::memory::pool::{GRANULE_BYTES, Grant, Leaving, PoolId, Request, ReuseOrder};
+use crate::memory::pool::{GRANULE_BYTES, Grant, Leaving, Request, ReuseOrder};
 use crate::order::Use;
 use std::ops::Range;
 use warpline_driver::internal::ErrorParts;
@@ -23,7 +23,7 @@ impl DeviceMemory {
         request: &Request,
         order: &impl ReuseOrder,
     ) -> Result<Result<Grant, (MemoryShortage, usize)>, Error> {
-        if self.maps && request.pool == PoolId::DEFAULT {
+        if self.maps && !request.pool.is_graph() {
             return self.map_memory(request, order);
         }
         self.move_before_growing(request, request.segment_bytes(), &(0..0), order);
@@ -76,11 +76,13 @@ impl DeviceMemory {
             }
             let room = self.limit.map_or(usize::MAX, |limit| limit.free_bytes(self.reserved()));
             if extent.len > room {
-                // A limit may leave less than a granule.
-                return Ok(match self.take_segment(request, request.size)? {
-                    Ok(grant) => Ok(grant),
-                    Err((shortage, _)) => Err((shortage, extent.len - room)),
-                });
+                // A limit may leave less than a granule. The memory of budgets is whole granules.
+                let rest = if request.share.is_none() {
+                    self.take_segment(request, request.size)?
+                } else {
+                    Err((self.shortage_now(), 0))
+                };
+                return Ok(rest.map_err(|(shortage, _)| (shortage, extent.len - room)));
             }
             let mapping = self.pool.lock().mapping(&extent);
             // SAFETY: `map` needs reserved addresses without memory: the extent is in a hole of a
@@ -91,7 +93,10 @@ impl DeviceMemory {
                 let shortage = self.not_taken(request, error)?;
                 // The driver may have less than a granule, too.
                 let has_some = matches!(shortage, MemoryShortage::Device { free_bytes, .. } if free_bytes >= request.size);
-                if has_some && let Ok(grant) = self.take_segment(request, request.size)? {
+                if has_some
+                    && request.share.is_none()
+                    && let Ok(grant) = self.take_segment(request, request.size)?
+                {
                     return Ok(Ok(grant));
                 }
                 return Ok(Err((shortage, extent.len)));
@@ -117,7 +122,7 @@ impl DeviceMemory {
         let len = len.max(request.size).next_multiple_of(GRANULE_BYTES);
         let reserved = self.driver.reserve(self.zones.span(request.class(), len));
         let Ok(at) = reserved else { return false };
-        self.pool.lock().add_addresses(at, len, request.class());
+        self.pool.lock().add_addresses(at, len, request.class(), request.pool);
         true
     }
 

@@ -108,7 +108,7 @@ fn a_use_that_ends_while_the_pool_looks_leaves_no_empty_block() {
         let freed = get(&memory, 6 * MIB, A, &nothing());
         memory.free(freed.block, &[at(A, 1)]);
         let order = FinishesAt(Cell::new(question));
-        let grant = memory.alloc(6 * MIB, B, &order, Site::here(&"test")).unwrap();
+        let grant = memory.alloc(6 * MIB, B, &order, Site::here(&"test"), || None).unwrap();
         assert_eq!(grant.len_bytes, 6 * MIB);
         let (_, segments, _) = memory.snapshot(|_| true);
         assert!(segments.iter().flat_map(|segment| &segment.blocks).all(|block| block.len_bytes > 0));
@@ -119,7 +119,7 @@ fn a_use_that_ends_while_the_pool_looks_leaves_no_empty_block() {
 fn a_length_beyond_the_limit_reserves_no_addresses() {
     let (driver, memory) = memory(Some(64 * MIB));
     for len in [65 * MIB, 1 << 40, 1 << 50] {
-        memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err();
+        memory.alloc(len, A, &nothing(), Site::here(&"test"), || None).unwrap_err();
     }
     driver.reserve_nothing();
     get(&memory, 4 * MIB, A, &nothing());
@@ -150,7 +150,7 @@ fn pieces_that_the_driver_keeps_stay_in_use() {
         memory.free(block.block, &[at(A, 1)]);
     }
     driver.unmap_at_most(Some(0));
-    let refused = memory.alloc(12 * MIB, B, &finished(A), Site::here(&"test")).unwrap_err();
+    let refused = memory.alloc(12 * MIB, B, &finished(A), Site::here(&"test"), || None).unwrap_err();
     assert_eq!(refused.out_of_memory().expect("figures").cached_bytes, 16 * MIB);
     let again = [(); 2].map(|()| get(&memory, 8 * MIB, B, &finished(A)));
     assert_eq!(again.map(|grant| grant.wait), [None, None]);
@@ -204,6 +204,10 @@ impl ReuseOrder for Ends {
     }
 }
 
+fn call(len_bytes: usize, stream: StreamId) -> MemoryCall {
+    MemoryCall { len_bytes, pool: PoolId::DEFAULT, budget: None, stream, site: Site::here(&"test") }
+}
+
 #[test]
 fn memory_in_the_streams_own_order_counts_beside_memory_to_come() {
     let (_, memory) = memory(Some(16 * MIB));
@@ -213,10 +217,10 @@ fn memory_in_the_streams_own_order_counts_beside_memory_to_come() {
     memory.free(other.block, &[at(A, 1)]);
     let order: SharedOrder = Arc::new(Ends { ends: A });
     let site = Site::here(&"test");
-    let refusal = memory.alloc(16 * MIB, B, &order, site).unwrap_err();
-    memory.join((16 * MIB, PoolId::DEFAULT), B, order, site, refusal).expect("it waits for A");
+    let refusal = memory.alloc(16 * MIB, B, &order, site, || None).unwrap_err();
+    memory.join(call(16 * MIB, B), order, refusal).expect("it waits for A");
     let order: SharedOrder = Arc::new(Ends { ends: B });
-    let refusal = memory.alloc(16 * MIB, A, &order, site).unwrap_err();
+    let refusal = memory.alloc(16 * MIB, A, &order, site, || None).unwrap_err();
     memory.leave(1);
-    memory.join((16 * MIB, PoolId::DEFAULT), A, order, site, refusal).expect("it waits for B");
+    memory.join(call(16 * MIB, A), order, refusal).expect("it waits for B");
 }

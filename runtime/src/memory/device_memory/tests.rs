@@ -54,7 +54,7 @@ fn memory(total: usize) -> (Arc<TestDriver>, DeviceMemory) {
 
 #[track_caller]
 pub(super) fn get(memory: &DeviceMemory, len: usize, stream: StreamId, order: &Known) -> Grant {
-    memory.alloc(len, stream, order, Site::here(&"test")).unwrap()
+    memory.alloc(len, stream, order, Site::here(&"test"), || None).unwrap()
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_tight_limit_is_served_with_a_segment_of_the_very_size() {
     get(&memory, 2 * MIB, A, &nothing());
     get(&memory, MIB, A, &nothing());
     assert_eq!((driver.device_bytes(), memory.stats().segments), (3 * MIB, 2));
-    assert!(memory.alloc(1, A, &nothing(), Site::here(&"test")).is_err());
+    assert!(memory.alloc(1, A, &nothing(), Site::here(&"test"), || None).is_err());
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
     let (held, _other) = (hold(), hold());
     let freed = get(&memory, 32 * MIB, A, &nothing());
     memory.free(freed.block, &[at(A, 1)]);
-    let error = memory.alloc(64 * MIB, B, &nothing(), Site::here(&"test")).unwrap_err();
+    let error = memory.alloc(64 * MIB, B, &nothing(), Site::here(&"test"), || None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     assert_eq!(
         error.to_string(),
@@ -268,14 +268,18 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
         )
     );
     memory.free(held.block, &[]);
-    assert!(memory.alloc(16 * MIB, A, &nothing(), Site::here(&"test")).is_ok(), "an error changes nothing");
+    assert!(
+        memory.alloc(16 * MIB, A, &nothing(), Site::here(&"test"), || None).is_ok(),
+        "an error changes nothing"
+    );
 }
 
 #[test]
 fn the_limit_is_named_when_it_is_what_is_missing_and_no_length_overflows() {
     let limit = Some(MemoryLimit::of_bytes(8 * MIB));
     let memory = DeviceMemory::new(TestDriver::new(usize::MAX), limit, Zones::None);
-    let text = |len: usize| memory.alloc(len, A, &nothing(), Site::here(&"test")).unwrap_err().to_string();
+    let text =
+        |len: usize| memory.alloc(len, A, &nothing(), Site::here(&"test"), || None).unwrap_err().to_string();
     assert!(text(9 * MIB).starts_with(
         "cpu:0 is out of memory: 9.0 MiB asked, 8.0 MiB free of the limit of 8.0 MiB (0 B in use"
     ));

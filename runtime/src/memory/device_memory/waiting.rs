@@ -1,11 +1,11 @@
 //! The requests that wait for memory: how they join the queue, and how it is served
 //! (`../queue.rs`).
 
-use super::{DeviceMemory, refusal_of};
-use crate::memory::pool::{Grant, PoolId, Request, UNIT_BYTES, Wait, units};
+use super::{DeviceMemory, MemoryCall, refusal_of};
+use crate::memory::pool::{Grant, Wait};
 use crate::memory::queue::{Outcome, Queue, SharedOrder, Waiting};
-use crate::order::{Site, StreamId, Use};
-use warpline_driver::Error;
+use crate::order::Use;
+use warpline_driver::{Error, MemoryShortage};
 
 impl DeviceMemory {
     /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
@@ -13,15 +13,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// `refusal`, the error of [`alloc`](Self::alloc), if it will not be.
-    pub(crate) fn join(
-        &self,
-        (len_bytes, id): (usize, PoolId),
-        stream: StreamId,
-        order: SharedOrder,
-        site: Site,
-        refusal: Error,
-    ) -> Result<u64, Error> {
-        let request = Request { size: units(len_bytes) * UNIT_BYTES, pool: id, stream, site };
+    pub(crate) fn join(&self, call: MemoryCall, order: SharedOrder, refusal: Error) -> Result<u64, Error> {
+        let request = call.request();
         // While another thread returns memory to the driver, it counts neither as free nor as
         // room.
         let _growing = self.growing.lock();
@@ -34,12 +27,13 @@ impl DeviceMemory {
         let mut queue = self.queue.lock();
         let mut pool = self.pool.lock();
         let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
-        let fits = to_come >= queue.bytes().saturating_add(request.size);
+        let is_kept = pool.has_kept(&request, &order);
+        let fits = is_kept || to_come >= queue.bytes().saturating_add(request.size);
         if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
             return Err(refusal);
         }
-        pool.is_awaited = true;
-        Ok(queue.join(request, len_bytes, order))
+        pool.set_awaited(true);
+        Ok(queue.join(request, call.len_bytes, order))
     }
 
     /// Returns the outcome of a request that waits, or the use that the first one waits for.
@@ -100,6 +94,9 @@ impl DeviceMemory {
             };
             let (room, can_free) = (self.room(shortage, request.size), self.driver.can_free());
             let pool = self.pool.lock();
+            if let MemoryShortage::Budget { .. } = shortage {
+                return Err(self.beyond_budget(&pool, request, first.len_bytes, shortage, order));
+            }
             match pool.wait_for(request, order, room, can_free) {
                 Some(Wait::For(used)) => return Ok(Err(used)),
                 // The use that it would have waited for ended just now. The driver may refuse
@@ -131,6 +128,6 @@ impl DeviceMemory {
 
     /// Notes whether requests wait.
     fn note_awaited(&self, queue: &Queue) {
-        self.pool.lock().is_awaited = !queue.is_empty();
+        self.pool.lock().set_awaited(!queue.is_empty());
     }
 }

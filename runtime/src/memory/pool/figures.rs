@@ -1,6 +1,6 @@
 //! Statistics of the pool.
 
-use super::{Pool, PoolId};
+use super::Pool;
 use crate::memory::blocks::{Block, Segment, State};
 use crate::memory::snapshot::{BlockState, MemoryBlock, MemorySegment, largest_holders};
 use crate::memory::stats::MemoryStats;
@@ -20,18 +20,22 @@ impl Pool {
     /// Returns the bytes of graphs' segments that are free, and that nothing outside the graph
     /// gets.
     pub(in crate::memory) fn free_bytes_of_graphs(&self) -> usize {
-        let free = |block: &&Block| block.pool != PoolId::DEFAULT && block.is_free();
+        let free = |block: &&Block| block.pool.is_graph() && block.is_free();
         self.blocks.iter().filter(free).map(|block| block.len).sum()
     }
 
     /// Returns the bytes of the segments that belong to graphs.
     fn graph_bytes(&self) -> usize {
-        let graphs = |segment: &&Segment| self.blocks[segment.first].pool != PoolId::DEFAULT;
+        let graphs = |segment: &&Segment| self.blocks[segment.first].pool.is_graph();
         self.blocks.segments().filter(graphs).map(|segment| segment.len).sum()
     }
 
     pub(in crate::memory) fn stats(&self) -> MemoryStats {
+        let budgets = self.budget_figures();
         MemoryStats {
+            budgets: budgets.count,
+            budget_bytes: budgets.granted_bytes,
+            budget_used_bytes: budgets.used_bytes,
             cached_blocks: self.blocks.len() - self.stats.live_blocks,
             segments: self.blocks.piece_count(),
             graph_bytes: self.graph_bytes(),
@@ -60,7 +64,8 @@ impl Pool {
     pub(in crate::memory) fn describe(&self, finished: &impl Fn(Use) -> bool) -> Vec<MemorySegment> {
         let state = |block: &Block| match block.state {
             State::Live => BlockState::Live,
-            _ if block.pool != PoolId::DEFAULT => BlockState::Graph,
+            State::Kept => BlockState::Budget,
+            _ if block.pool.is_graph() => BlockState::Graph,
             _ if block.uses.iter().any(|used| !finished(*used)) => BlockState::Waiting,
             _ => BlockState::Cached,
         };
@@ -85,7 +90,7 @@ impl Pool {
 
     /// Returns the bytes of cached blocks that have an unfinished use.
     pub(in crate::memory) fn unfinished_bytes(&self, finished: &impl Fn(Use) -> bool) -> usize {
-        let free = self.blocks.iter().filter(|block| block.is_free() && block.pool == PoolId::DEFAULT);
+        let free = self.blocks.iter().filter(|block| block.is_free() && !block.pool.is_graph());
         free.filter(|block| block.uses.iter().any(|used| !finished(*used))).map(|block| block.len).sum()
     }
 }

@@ -1,10 +1,10 @@
 //! The addresses at which a device's memory grows, where the device has virtual memory.
 //!
 //! # Rules
-//! 1. Each class of blocks of the default pool has a range of addresses, reserved once
-//!    ([`add_addresses`](Pool::add_addresses)). Memory is mapped to its holes in pieces, of whole
-//!    granules. So free neighbours join whatever pieces they lie in. A further range is reserved
-//!    if the first has no hole that is long enough.
+//! 1. Each class of blocks of the default pool, and of that of budgets, has a range of addresses,
+//!    reserved once ([`add_addresses`](Pool::add_addresses)). Memory is mapped to its holes in
+//!    pieces, of whole granules. So free neighbours join whatever pieces they lie in. A further
+//!    range is reserved if the first has no hole that is long enough.
 //! 2. A request that no rung serves grows the hole that needs the fewest new bytes. Free memory
 //!    beside the hole counts, if the stream may use it now.
 //! 3. A piece is unmapped whole, and only if all its bytes are free and their uses have finished.
@@ -18,10 +18,10 @@
 //!    asks for an extent again.
 //! 6. A longer piece costs fewer driver calls, but a single live block keeps all of it. So a piece
 //!    is a granule, or 1/4096 of the limit or of the device's memory where that is more, up to
-//!    32 MiB.
+//!    32 MiB. In the pool of budgets it is a granule.
 // Decision: docs/decisions/0067-segments-grow.md
 
-use super::{Pool, Rank, Request, ReuseOrder, Verdict, judge};
+use super::{Pool, PoolId, Rank, Request, ReuseOrder, Verdict, judge};
 use crate::memory::blocks::{Block, Class, NONE, Piece, State};
 use crate::order::Use;
 use std::ops::Range;
@@ -67,8 +67,8 @@ pub(in crate::memory) struct Mapping {
 
 impl Pool {
     /// Takes in reserved addresses.
-    pub(in crate::memory) fn add_addresses(&mut self, at: DevicePtr, len: usize, class: Class) {
-        self.blocks.add_addresses(at.0, len, class);
+    pub(in crate::memory) fn add_addresses(&mut self, at: DevicePtr, len: usize, class: Class, pool: PoolId) {
+        self.blocks.add_addresses(at.0, len, class, pool);
     }
 
     /// Returns the part of a hole that needs the fewest new bytes to serve `request`.
@@ -80,7 +80,7 @@ impl Pool {
         let mut best: Option<Extent> = None;
         for index in 0..self.blocks.holes().len() {
             let hole = self.blocks.holes()[index];
-            if self.blocks[hole].class != request.class() {
+            if (self.blocks[hole].pool, self.blocks[hole].class) != (request.pool, request.class()) {
                 continue;
             }
             let extent = self.extent_in(hole, request, order);
@@ -111,7 +111,9 @@ impl Pool {
         } else {
             return None;
         };
-        Some(Extent { hole, skipped, len: mapped, piece: self.piece_bytes, beside: start..end })
+        // A longer piece would tie the blocks of several budgets together.
+        let piece = if request.share.is_some() { GRANULE_BYTES } else { self.piece_bytes };
+        Some(Extent { hole, skipped, len: mapped, piece, beside: start..end })
     }
 
     /// Returns the free bytes from `at` on that the request's stream may use now, and the last

@@ -6,7 +6,7 @@ use crate::order::Use;
 use std::ops::Range;
 
 impl Pool {
-    /// Forgets free segments of fixed length, of the default pool, whose every use has finished,
+    /// Forgets free segments of fixed length that no graph owns, whose every use has finished,
     /// until they amount to `enough_bytes`. The largest go first, but a single one that suffices
     /// is preferred. The caller returns them to the driver.
     pub(in crate::memory) fn give_back(
@@ -46,13 +46,13 @@ impl Pool {
         Some(segment)
     }
 
-    /// Returns the segments of fixed length, of the default pool, that are free and whose every
-    /// use has finished.
+    /// Returns the segments of fixed length that no graph owns, that are free and whose every use
+    /// has finished.
     fn idle(&self, finished: &impl Fn(Use) -> bool) -> impl Iterator<Item = Segment> {
         let is_idle = |segment: &&Segment| {
             // The next launch of a graph also touches free blocks of the graph's pool.
             !segment.grows
-                && self.blocks[segment.first].pool == PoolId::DEFAULT
+                && !self.blocks[segment.first].pool.is_graph()
                 && self.blocks.pieces(segment).all(|piece| self.is_idle(piece, finished))
         };
         self.blocks.segments().filter(is_idle).cloned()

@@ -1,6 +1,6 @@
 //! The use that a request waits for on the host, when no rung of the ladder serves it.
 
-use super::{GRANULE_BYTES, Pool, PoolId, Request, ReuseOrder};
+use super::{GRANULE_BYTES, Pool, Request, ReuseOrder, Source, serves};
 use crate::memory::blocks::{Block, NONE, Segment, State};
 use crate::order::Use;
 use std::ops::Range;
@@ -68,6 +68,12 @@ impl Pool {
         room: usize,
         can_free: bool,
     ) -> Option<Wait> {
+        match self.source(request, order) {
+            Source::Kept(..) => return Some(Wait::Over),
+            Source::Busy(used) => return Some(Wait::For(used)),
+            Source::Beyond => return None,
+            Source::New => {}
+        }
         if self.has_block_after_one(request, order) {
             return Some(Wait::Over);
         }
@@ -87,7 +93,7 @@ impl Pool {
     pub(in crate::memory) fn bytes_to_come(&self, request: &Request, order: &impl ReuseOrder) -> usize {
         let ends = |used: Use| order.is_over(used) || order.ends(used);
         let comes = |block: &&Block| {
-            block.pool == PoolId::DEFAULT
+            !block.pool.is_graph()
                 && block.is_free()
                 && (block.uses.iter().all(|used| ends(*used)) || is_after_one(block, request, order))
         };
@@ -100,28 +106,30 @@ impl Pool {
         self.blocks.iter().any(|block| {
             block.is_free()
                 && (block.pool, block.class) == (request.pool, request.class())
-                && block.len >= request.size
+                && serves(&self.blocks, block, request)
                 && is_after_one(block, request, order)
         })
     }
 
-    /// Returns the uses of free memory of the default pool, finished or not.
+    /// Returns the uses of free memory that no graph owns, finished or not.
     pub(in crate::memory) fn uses_of_free_memory(&self) -> impl Iterator<Item = Use> {
-        let is_free = |block: &&Block| block.pool == PoolId::DEFAULT && block.is_free();
+        let is_free = |block: &&Block| !block.pool.is_graph() && block.is_free();
         self.blocks.iter().filter(is_free).flat_map(|block| block.uses.iter().copied())
     }
 
     /// Looks for neighbours that are large enough together. What was captured has not run, so no
     /// block of a graph is worth a wait.
     fn in_place(&self, request: &Request, order: &impl ReuseOrder) -> Option<Hope> {
-        if request.pool != PoolId::DEFAULT {
+        if request.pool.is_graph() {
             return None;
         }
         let is_over = |used: Use| used.stream == request.stream || order.after(used) || order.finished(used);
         let mut best = None;
         for segment in self.blocks.segments() {
             let first = &self.blocks[segment.first];
-            if (first.pool, first.class) != (request.pool, request.class()) {
+            // One of fixed length in the pool of budgets is one block.
+            let is_served = segment.grows || serves(&self.blocks, first, request) || request.share.is_none();
+            if (first.pool, first.class) != (request.pool, request.class()) || !is_served {
                 continue;
             }
             let (mut len, mut run) = (0, None);
@@ -143,9 +151,9 @@ impl Pool {
     /// Returns the memory that could return to the driver, by when it was freed: segments of fixed
     /// length, and pieces of those that grow.
     fn to_return(&self, order: &impl ReuseOrder) -> Vec<ToReturn> {
-        let of_default = |segment: &&Segment| self.blocks[segment.first].pool == PoolId::DEFAULT;
+        let may_return = |segment: &&Segment| !self.blocks[segment.first].pool.is_graph();
         let mut pieces = Vec::new();
-        for segment in self.blocks.segments().filter(of_default) {
+        for segment in self.blocks.segments().filter(may_return) {
             for piece in self.blocks.pieces(segment) {
                 let blocks = || self.blocks.within(piece).map(|at| &self.blocks[at]);
                 let hope = hope_of_all(blocks(), order, |used| order.is_over(used));
@@ -160,14 +168,17 @@ impl Pool {
 
     /// Returns the stretches of free memory beside holes, which new memory could be mapped beside.
     fn beside_holes(&self, request: &Request, order: &impl ReuseOrder) -> Vec<Stretch> {
-        if request.pool != PoolId::DEFAULT {
+        if request.pool.is_graph() {
             return Vec::new();
         }
         let is_over = |used: Use| used.stream == request.stream || order.after(used) || order.finished(used);
         let comes = |at: u32| hope_of(&self.blocks[at], order, is_over).is_some();
         let is_hole = |at: u32| at != NONE && self.blocks[at].state == State::Hole;
         let mut found = Vec::new();
-        let grows = |segment: &&Segment| segment.grows && self.blocks[segment.first].class == request.class();
+        let grows = |segment: &&Segment| {
+            let first = &self.blocks[segment.first];
+            segment.grows && (first.pool, first.class) == (request.pool, request.class())
+        };
         for segment in self.blocks.segments().filter(grows) {
             let all: Vec<u32> = self.blocks.along(segment.first).collect();
             let stretches = all.chunk_by(|&a, &b| comes(a) == comes(b)).filter(|stretch| comes(stretch[0]));
@@ -176,8 +187,9 @@ impl Pool {
                 let hole = |at: u32| if is_hole(at) { self.blocks[at].len } else { 0 };
                 let blocks = || stretch.iter().map(|&at| &self.blocks[at]);
                 let bytes: usize = blocks().map(|block| block.len).sum();
-                let (before, behind) = (hole(first.left), hole(last.right));
-                if before + behind == 0 || before + bytes + behind < request.size {
+                // Memory is mapped to one hole.
+                let more = granules(request.size.saturating_sub(bytes));
+                if more > hole(first.left).max(hole(last.right)) {
                     continue;
                 }
                 let addresses = first.address..last.address + last.len as u64;

@@ -70,8 +70,19 @@ impl fmt::Display for MemorySnapshot {
         blocks(f, "free, cached", self.count(BlockState::Cached))?;
         blocks(f, "free, used by streams", self.count(BlockState::Waiting))?;
         blocks(f, "free, kept for graphs", self.count(BlockState::Graph))?;
+        if stats.budgets > 0 {
+            blocks(f, "free, kept for budgets", self.count(BlockState::Budget))?;
+        }
         blocks(f, "in segments", (self.segments.len(), stats.reserved_bytes))?;
+        if stats.budgets > 0 {
+            writeln!(f)?;
+            row(f, "budgets", &["number", "size", "used"])?;
+            let sizes =
+                [stats.budget_bytes, stats.budget_used_bytes].map(|bytes| ByteSize(bytes).to_string());
+            row(f, "", &[&stats.budgets.to_string(), &sizes[0], &sizes[1]])?;
+        }
         waiters(f, "requests that wait", self.waiters)?;
+        waiters(f, "requests for budgets", self.budget_waiters)?;
         waiters(f, "requests for pinned memory", self.pinned_waiters)?;
         let holders = self.largest_holders(HOLDERS);
         if holders.is_empty() {

@@ -33,7 +33,7 @@ mod token;
 pub(crate) use pool::GraphPool;
 pub(crate) use token::CaptureToken;
 
-use crate::memory::{Grant, ReuseOrder};
+use crate::memory::{Grant, MemoryCall, ReuseOrder};
 use crate::order::{
     self, Asker, Clock, Ensured, Entered, Entry, Ledger, MAX_ACCESSES, Marks, Named, Observed, Refused, Site,
     StreamId, Use, check_and_enter,
@@ -363,9 +363,11 @@ impl Capture {
     ) -> Result<Grant> {
         let (pool, memory) = (self.pool.id, &core.device.memory);
         let order = Arc::new(CaptureOrder { clock, runtime: core.device.runtime.clone() });
+        // A graph outlives the scope that it is captured in.
+        let call = MemoryCall { len_bytes, pool, budget: None, stream, site };
         memory
             .alloc_in(pool, len_bytes, stream, &order, site)
-            .or_else(|refusal| wait_for_memory(core, Short { len_bytes, pool, stream, order, site, refusal }))
+            .or_else(|refusal| wait_for_memory(core, Short { call, order, refusal }))
     }
 
     /// Allocates the workspaces that libraries want on the plan's streams. No op of the capture
