@@ -22,6 +22,7 @@ mod graphs;
 mod host_functions;
 mod kernels;
 mod memory;
+mod memory_programs;
 mod nn;
 mod outside;
 mod peers;

@@ -28,17 +28,21 @@ pub(crate) enum Step {
 }
 
 /// A small random number generator, so that one number determines a program.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn new(number: u64) -> Self {
+        Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1)
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 }
 
 pub(crate) fn program(number: u64) -> Vec<Step> {
-    let mut dice = Dice(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+    let mut dice = Dice::new(number);
     let length = 20 + dice.below(60);
     (0..length)
         .map(|at| {
