@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use warpline_driver::DeviceId;
 
 /// An entry of the list.
@@ -72,12 +72,14 @@ pub(crate) fn budget() -> Option<Arc<Budgeted>> {
 }
 
 fn innermost_budget(is_meant: impl Fn(&Budgeted) -> bool) -> Option<Arc<Budgeted>> {
-    ENTRIES.with_borrow(|entries| {
-        entries.iter().rev().find_map(|entry| match entry {
+    let find = |entries: &RefCell<Vec<Current>>| {
+        entries.borrow().iter().rev().find_map(|entry| match entry {
             Current::Budget(budget) if is_meant(budget) => Some(budget.clone()),
             _ => None,
         })
-    })
+    };
+    // A thread that has dropped its list may still allocate.
+    ENTRIES.try_with(find).ok().flatten()
 }
 
 /// Returns the device of the innermost scope.
@@ -241,9 +243,15 @@ where
         if let Some(make) = this.make.take() {
             this.future.set(Some(make()));
         }
-        match this.future.as_pin_mut() {
-            Some(future) => future.poll(cx),
-            None => panic!("a scope whose closure panicked was polled again"),
+        match this.future.as_mut().as_pin_mut() {
+            Some(future) => {
+                let output = ready!(future.poll(cx));
+                // A scope that has ended keeps no budget.
+                this.future.set(None);
+                this.current.clear();
+                Poll::Ready(output)
+            }
+            None => panic!("a scope that has ended was polled again"),
         }
     }
 }

@@ -257,6 +257,21 @@ contract! {
         device.synchronize().await?;
     }
 
+    async fn a_short_block_does_not_go_behind_a_gate_while_there_is_room([device]) {
+        let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
+        let (held, free) = (device.new_stream()?, device.new_stream()?);
+        let budget = device.budget(6 * MIB).await?;
+        let short = |stream: &Stream, len| budget.enter(|| stream.alloc::<u8>(len));
+        let (_kept, block) = (short(&held, 1000)?, short(&held, MIB)?);
+        let gate = held.hold()?;
+        held.fill(&block, 1).queued()?;
+        drop(block);
+        let block = short(&free, MIB)?;
+        free.fill(&block, 2).await?;
+        assert_eq!(budget.used_bytes(), 4 * MIB);
+        gate.open();
+    }
+
     async fn memory_of_a_graph_is_outside([device]) {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(64 * MIB))?;
         let stream = device.new_stream()?;

@@ -11,14 +11,16 @@ use warpline_driver::{ByteSize, Result};
 
 impl Device {
     /// Waits for a share of this device's memory, `bytes` rounded up to 2 MiB, and for those that
-    /// asked before.
+    /// asked before. A future asks at its first poll.
     ///
     /// It is granted once it fits beside the other budgets and the memory outside: live
     /// allocations that no budget counts, each with the pieces of memory that it lies in, and the
-    /// memory of graphs. The whole is the
-    /// [`memory_limit`](crate::RuntimeBuilder::memory_limit) or, without one, what the device has.
-    /// Memory outside is not limited by budgets, so leave room for what the program allocates
-    /// without one. [`memory_summary`](Self::memory_summary) shows the budgets and who waits.
+    /// memory of graphs. The whole is the [`memory_limit`](crate::RuntimeBuilder::memory_limit)
+    /// or, if that is less, what the device has left for this process when the first budget is
+    /// asked for. Memory outside is not limited by budgets, so leave room for what the program
+    /// allocates without one, and for the workspaces of libraries. Two runtimes with one device
+    /// need limits that fit together. [`memory_summary`](Self::memory_summary) shows the budgets
+    /// and who waits.
     ///
     /// Ask before anything is allocated that others may wait for. To use several devices, ask in
     /// the same order everywhere.

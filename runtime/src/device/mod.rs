@@ -214,8 +214,18 @@ impl Device {
         let pinned_waiters = if is_forked { None } else { device.pinned.waiters() };
         let pinned = self.pinned_stats();
         let [waiters, budget_waiters] = waiters;
+        let outside_bytes = if is_forked { 0 } else { device.memory.bytes_outside() };
         let device = device.id;
-        MemorySnapshot { device, stats, pinned, pinned_waiters, segments, waiters, budget_waiters }
+        MemorySnapshot {
+            device,
+            stats,
+            pinned,
+            pinned_waiters,
+            segments,
+            waiters,
+            budget_waiters,
+            outside_bytes,
+        }
     }
 
     /// Returns true if a tensor is copied also to the device that it is on

@@ -36,8 +36,8 @@ use budgets::BudgetQueue;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use warpline_driver::internal::ErrorParts;
@@ -51,6 +51,8 @@ pub(crate) struct DeviceMemory {
     queue: Mutex<Queue>,
     /// The requests that wait for a budget.
     budgets: Mutex<BudgetQueue>,
+    /// The bytes that the allocator can hold at most, once a budget was asked for.
+    capacity: OnceLock<usize>,
     /// Notified, while requests wait, when memory was freed and when a queue moves.
     changed: Notify,
     driver: Arc<dyn Driver>,
@@ -75,6 +77,7 @@ impl DeviceMemory {
             growing: Mutex::default(),
             queue: Mutex::default(),
             budgets: Mutex::default(),
+            capacity: OnceLock::new(),
             changed: Notify::new(),
             driver,
             limit,
@@ -165,9 +168,6 @@ impl DeviceMemory {
             MemoryShortage::Unaddressable
         } else {
             let request = call.request();
-            if let Some(shortage) = pool.beyond_budget(&request, order) {
-                return Err(self.beyond_budget(&pool, &request, len_bytes, shortage, order));
-            }
             // What a graph or a budget keeps serves no request that waits.
             let found = if pool.is_awaited() && !call.pool.is_graph() {
                 pool.find_kept(&request, order)
@@ -186,13 +186,18 @@ impl DeviceMemory {
             earlier = self.queue.lock().figures();
             let may_grow = growing.is_some() && earlier.0 == 0;
             let grown = if may_grow { self.grow(&request, order)? } else { Err(self.shortage_now()) };
-            match grown {
+            let shortage = match grown {
                 Ok(grant) => return Ok(grant),
-                Err(shortage) => {
-                    pool = self.pool.lock();
-                    shortage
-                }
+                Err(shortage) => shortage,
+            };
+            pool = self.pool.lock();
+            // Judged under the lock `growing`: otherwise, a request that is being served may be
+            // about to leave an opening for this one.
+            let beyond = growing.as_ref().and_then(|_| pool.beyond_budget(&request, order));
+            if let Some(shortage) = beyond {
+                return Err(self.beyond_budget(&pool, &request, len_bytes, shortage, order));
             }
+            shortage
         };
         let details = self.out_of_memory(&pool, len_bytes, shortage, order, earlier);
         drop(pool);
@@ -339,9 +344,10 @@ impl DeviceMemory {
         &self,
         finished: impl Fn(Use) -> bool,
     ) -> (MemoryStats, Vec<MemorySegment>, [Option<MemoryWaiters>; 2]) {
-        let waiters = [self.queue.lock().waiters(), self.budgets.lock().waiters()];
+        let of_memory = self.queue.lock().waiters();
+        let of_budgets = self.budgets.lock().waiters();
         let pool = self.pool.lock();
-        (self.stats_of(&pool), pool.describe(&finished), waiters)
+        (self.stats_of(&pool), pool.describe(&finished), [of_memory, of_budgets])
     }
 
     /// Returns the number of blocks, live and free, for statistics.
@@ -449,6 +455,8 @@ enum Need {
     InTime,
 }
 
+#[cfg(test)]
+mod budget_tests;
 #[cfg(test)]
 mod growth_tests;
 #[cfg(test)]

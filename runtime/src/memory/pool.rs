@@ -323,7 +323,9 @@ impl Pool {
         last_resort: bool,
     ) -> Option<Grant> {
         match self.source(request, order) {
-            Source::Kept(run, wait) => return Some(self.hand_out_kept(&run, wait, request, order)),
+            Source::Kept(opening, wait) => {
+                return Some(self.hand_out_kept(&opening, wait, request, order));
+            }
             Source::Busy(_) | Source::Beyond => return None,
             Source::New => {}
         }

@@ -33,6 +33,8 @@ pub(super) struct Waiting {
     pub(super) number: u64,
     pub(super) request: Request,
     pub(super) len_bytes: usize,
+    /// The bytes that it takes from what others could get.
+    bytes: usize,
     pub(super) order: SharedOrder,
     since: Instant,
 }
@@ -59,14 +61,20 @@ impl Queue {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.waiting.iter().map(|waiting| waiting.request.size).fold(0, usize::saturating_add)
+        self.waiting.iter().map(|waiting| waiting.bytes).fold(0, usize::saturating_add)
     }
 
-    /// Adds a request at the end. Returns its number.
-    pub(super) fn join(&mut self, request: Request, len_bytes: usize, order: SharedOrder) -> u64 {
+    /// Adds a request at the end. `bytes`: those that it takes from what others could get. Returns
+    /// its number.
+    pub(super) fn join(
+        &mut self,
+        request: Request,
+        (len_bytes, bytes): (usize, usize),
+        order: SharedOrder,
+    ) -> u64 {
         self.joined += 1;
         let (number, since) = (self.joined, Instant::now());
-        self.waiting.push_back(Waiting { number, request, len_bytes, order, since });
+        self.waiting.push_back(Waiting { number, request, len_bytes, bytes, order, since });
         number
     }
 

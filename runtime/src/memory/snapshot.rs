@@ -38,6 +38,9 @@ pub struct MemorySnapshot {
     pub waiters: Option<MemoryWaiters>,
     /// The requests that wait for a budget.
     pub budget_waiters: Option<MemoryWaiters>,
+    /// The bytes that cannot be granted to budgets: the pieces of memory with a live block that no
+    /// budget counts, the memory of graphs, and what the driver did not free.
+    pub outside_bytes: usize,
 }
 
 /// The requests that wait for device memory, which are served in the order of their calls.
@@ -217,6 +220,7 @@ mod tests {
             segments: vec![MemorySegment { address: 4096, len_bytes: 2048, blocks }],
             waiters: None,
             budget_waiters: None,
+            outside_bytes: 0,
         };
         let json = serde_json::to_value(snapshot).unwrap();
         assert_eq!(json["device"], "cpu:1");

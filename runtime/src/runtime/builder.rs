@@ -211,8 +211,9 @@ impl RuntimeBuilder {
     /// device's memory.
     ///
     /// # When it is not called
-    /// For sizes that no device can address, for pinned memory, and for memory that a device uses
-    /// for itself, such as workspaces of libraries, which work with less.
+    /// For sizes that no device can address, for requests beyond their
+    /// [`Budget`](crate::Budget), for pinned memory, and for memory that a device uses for itself,
+    /// such as workspaces of libraries, which work with less.
     ///
     /// # Panics
     /// A panic of the function passes to the caller of the allocation. Nothing is allocated then,

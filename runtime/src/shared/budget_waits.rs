@@ -28,9 +28,14 @@ use warpline_driver::{Error, ErrorKind, Result, process, reentry};
 /// # What it promises
 /// An allocation beyond the budget is refused with its figures, and nothing else notices. One
 /// within it is not refused while all budgets and the memory outside of them fit into the device's
-/// memory. It may have to wait for unfinished work, like [`Stream::alloc`](crate::Stream::alloc),
-/// and is refused where that call may not wait: in wakers, and behind host functions, foreign work
-/// and gates.
+/// memory. It may have to wait for unfinished work of any budget, like
+/// [`Stream::alloc`](crate::Stream::alloc), and is refused where that call may not wait: in
+/// wakers, and behind host functions, foreign work and gates. So await work with host functions
+/// before the memory that it uses is dropped.
+///
+/// Short allocations of changing lengths leave gaps in their granules. A loop that repeats its
+/// lengths finds the same places again, mostly: twice the bytes that live at a time are enough for
+/// usual programs.
 #[must_use = "dropping a budget returns its share"]
 pub struct Budget(pub(crate) Arc<Budgeted>);
 
@@ -99,6 +104,7 @@ pub(crate) fn budget_blocking(
     len_bytes: usize,
     has_budget: bool,
 ) -> Result<Budgeted> {
+    device.ensure_open()?;
     if !may_wait() {
         return Err(reentry::refused(&site));
     }
@@ -116,7 +122,10 @@ fn ask(device: &Arc<DeviceShared>, site: Site, len_bytes: usize, has_budget: boo
         );
         return Err(Error::new(ErrorKind::Reentrant, text));
     }
-    let asked = device.memory.ask_for_budget(len_bytes, site);
+    let asked = match device.memory.ask_for_budget(len_bytes, site) {
+        Err(error) if device.observe_out_of_memory(&error) => device.memory.ask_for_budget(len_bytes, site),
+        asked => asked,
+    };
     let (number, answer) = asked.map_err(|error| unserved(&site, error))?;
     Ok(Asked { device, site, number, answer: Some(answer) })
 }

@@ -15,6 +15,7 @@
 // Decision: docs/decisions/0068-budgets.md
 
 use super::{DeviceMemory, as_waker, refusal_of};
+use crate::background;
 use crate::memory::pool::{BudgetId, GRANULE_BYTES, Pool, Request, ReuseOrder};
 use crate::memory::snapshot::MemoryWaiters;
 use crate::order::Site;
@@ -48,6 +49,8 @@ pub(super) struct BudgetQueue {
     waiting: VecDeque<Waiting>,
     /// The number of requests so far.
     joined: u64,
+    /// True while a thread sends an answer.
+    is_served: bool,
 }
 
 impl BudgetQueue {
@@ -76,14 +79,15 @@ impl DeviceMemory {
         len_bytes: usize,
         site: Site,
     ) -> Result<(u64, oneshot::Receiver<Answer>), Error> {
-        let bytes = len_bytes.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(usize::MAX);
         let capacity = self.capacity()?;
+        let bytes = len_bytes.max(1).checked_next_multiple_of(GRANULE_BYTES);
         let mut queue = self.budgets.lock();
         let mut pool = self.pool.lock();
         let outside = pool.bytes_outside() + self.not_freed();
-        if bytes > capacity.saturating_sub(outside) {
-            return Err(self.no_budget(len_bytes, capacity, outside));
-        }
+        let room = capacity.saturating_sub(outside);
+        let Some(bytes) = bytes.filter(|bytes| *bytes <= room) else {
+            return Err(self.no_budget(len_bytes, &pool, (capacity, outside)));
+        };
         pool.set_budgets_awaited(true);
         drop(pool);
         queue.joined += 1;
@@ -95,39 +99,47 @@ impl DeviceMemory {
         Ok((number, receiver))
     }
 
-    /// Answers the requests in their order, until the first one has to wait.
+    /// Answers the requests in their order, until the first one has to wait. A call meanwhile, of
+    /// another thread or by a waker, leaves that to the first one, which looks again after each
+    /// answer.
     pub(super) fn serve_budgets(&self) {
-        loop {
-            let mut queue = self.budgets.lock();
-            let Some(first) = queue.waiting.front() else { return };
+        let mut queue = self.budgets.lock();
+        if queue.is_served {
+            return;
+        }
+        while let Some(first) = queue.waiting.front() {
             let mut pool = self.pool.lock();
-            let Some(answer) = self.judge_budget(first, &mut pool) else { return };
+            let Some(answer) = self.judge_budget(first, &mut pool) else { break };
             let first = queue.waiting.pop_front().expect("it is the first");
             pool.set_budgets_awaited(!queue.waiting.is_empty());
+            queue.is_served = true;
             drop((pool, queue));
             let mut returned = None;
             as_waker(|| returned = first.answer.send(answer).err());
             if let Some(Ok(budget)) = returned {
                 self.pool.lock().close_budget(budget);
             }
+            queue = self.budgets.lock();
+            queue.is_served = false;
         }
     }
 
     /// Returns the answer to the first request, or `None` if it has to wait.
     fn judge_budget(&self, first: &Waiting, pool: &mut Pool) -> Option<Answer> {
         let Waiting { len_bytes, bytes, capacity, .. } = *first;
-        let granted = pool.budget_figures().granted_bytes;
-        let room = capacity.saturating_sub(bytes.saturating_add(granted));
+        let granted = pool.granted_bytes();
+        let all = bytes.saturating_add(granted);
+        let room = capacity.saturating_sub(all);
         // Live memory outside takes at least its length, which is known without a look at pieces.
         if granted > 0 && pool.live_bytes_outside() > room {
             return None;
         }
         let outside = pool.bytes_outside() + self.not_freed();
-        if bytes.saturating_add(granted) <= capacity.saturating_sub(outside) {
+        if all <= capacity.saturating_sub(outside) {
             return Some(Ok(pool.open_budget(bytes)));
         }
         // The memory outside grew, and no budget is left to wait for.
-        (granted == 0).then(|| Err(self.no_budget(len_bytes, capacity, outside)))
+        (granted == 0).then(|| Err(self.no_budget(len_bytes, pool, (capacity, outside))))
     }
 
     /// Ends a request whose owner goes away, and returns what it was granted.
@@ -157,43 +169,61 @@ impl DeviceMemory {
         self.pool.lock().budget(id)
     }
 
-    #[cfg(test)]
-    pub(in crate::memory) fn bytes_outside(&self) -> usize {
+    pub(crate) fn bytes_outside(&self) -> usize {
         self.pool.lock().bytes_outside() + self.not_freed()
     }
 
-    /// Returns the bytes that the allocator can hold at most.
+    /// Returns the bytes that the allocator can hold at most: what the limit and the device allow.
     fn capacity(&self) -> Result<usize, Error> {
-        if let Some(limit) = self.limit {
-            return Ok(limit.bytes);
+        if let Some(capacity) = self.capacity.get() {
+            return Ok(*capacity);
         }
-        let of_process = self.driver.free_bytes().map(|free| free.saturating_add(self.reserved()));
         let total = Some(self.driver.properties().total_bytes).filter(|total| *total > 0);
-        of_process.or(total).ok_or_else(|| {
+        let known = if background::duty().is_barred() {
+            // This thread must not call the driver.
+            total
+        } else {
+            // Under the lock, no memory is on its way between the driver and the pool.
+            let _growing = self.growing.lock();
+            self.driver.free_bytes().map(|free| free.saturating_add(self.reserved())).or(total)
+        };
+        let limit = self.limit.map(|limit| limit.bytes);
+        let Some(capacity) = limit.into_iter().chain(known).min() else {
             let text = format!(
                 "a budget is a share of the memory of {}, and its driver does not report how much that is; \
                  set memory_limit",
                 self.driver.id()
             );
-            Error::new(ErrorKind::InvalidArgument, text)
-        })
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        };
+        // Two of this length can be added.
+        let capacity = capacity.min(isize::MAX as usize);
+        Ok(if background::duty().is_barred() { capacity } else { *self.capacity.get_or_init(|| capacity) })
     }
 
     #[cold]
-    fn no_budget(&self, len_bytes: usize, capacity: usize, outside: usize) -> Error {
-        let free_bytes = capacity.saturating_sub(outside);
-        let shortage = match self.limit {
+    fn no_budget(&self, len_bytes: usize, pool: &Pool, (capacity, outside): (usize, usize)) -> Error {
+        let (free_bytes, total_bytes) =
+            (capacity.saturating_sub(outside), self.driver.properties().total_bytes);
+        let shortage = match self.limit.filter(|limit| limit.bytes <= capacity) {
             Some(limit) => limit.shortage(outside),
-            None => MemoryShortage::Device { free_bytes, total_bytes: capacity },
+            None => MemoryShortage::Device { free_bytes, total_bytes },
         };
+        let counted = len_bytes.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(len_bytes);
         let text = format!(
-            "a budget of {} does not fit on {}: {shortage}, and {} are in use outside of budgets; ask for \
-             less, or drop tensors",
+            "a budget of {}, which counts as {}, does not fit on {}: {shortage}, and {} are in use outside of \
+             budgets; ask for less, or drop tensors",
             ByteSize(len_bytes),
+            ByteSize(counted),
             self.driver.id(),
             ByteSize(outside)
         );
-        let details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
+        let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
+        let stats = self.stats_of(pool);
+        details.allocated_bytes = stats.allocated_bytes;
+        details.budget_bytes = stats.budget_bytes;
+        details.not_freed_bytes = stats.not_freed_bytes;
+        details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
         Error::new(ErrorKind::OutOfMemory, text).with_out_of_memory(details)
     }
 

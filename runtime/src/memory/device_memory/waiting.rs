@@ -27,13 +27,14 @@ impl DeviceMemory {
         let mut queue = self.queue.lock();
         let mut pool = self.pool.lock();
         let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
-        let is_kept = pool.has_kept(&request, &order);
-        let fits = is_kept || to_come >= queue.bytes().saturating_add(request.size);
+        // What a budget keeps is taken from nobody else.
+        let bytes = if pool.has_kept(&request, &order) { 0 } else { request.size };
+        let fits = bytes == 0 || to_come >= queue.bytes().saturating_add(bytes);
         if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
             return Err(refusal);
         }
         pool.set_awaited(true);
-        Ok(queue.join(request, call.len_bytes, order))
+        Ok(queue.join(request, (call.len_bytes, bytes), order))
     }
 
     /// Returns the outcome of a request that waits, or the use that the first one waits for.

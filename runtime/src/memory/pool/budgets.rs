@@ -7,11 +7,13 @@
 //! 2. Short blocks of a budget share granules of its own, each of which counts whole. A granule
 //!    without a live block returns to the pool at once. The others' free blocks are
 //!    [`State::Kept`]: no other request gets them.
-//! 3. A short block goes to the place that was freed longest ago, among those that are long
-//!    enough. If uses of that place are unfinished, it waits for them. So which granules count
-//!    follows from the order of the calls alone. *Why longest ago*: a loop that fills one block
-//!    while another stream reads the one before gets them in turns. The exception is a place
-//!    behind host code, which the program made wait.
+//! 3. A short block goes to an end of the shortest run of free neighbours that is long enough: to
+//!    the end that was freed longest ago. If uses there are unfinished, it waits for them. So
+//!    which granules count follows from the order of the calls alone. *Why the shortest*: then a
+//!    loop that repeats its lengths finds the same places again, and needs no more granules in
+//!    later rounds. *Why longest ago*: a loop that fills one block while another stream reads the
+//!    one before gets them in turns. A place behind host code, which the program made wait, is the
+//!    last resort.
 //! 4. A budget ends when its owner has closed it and nothing counts against it.
 // Decision: docs/decisions/0068-budgets.md
 
@@ -60,23 +62,29 @@ struct Budget {
 #[derive(Clone, Copy, Debug)]
 struct Granule {
     first: u32,
-    live: u32,
+    /// The bytes of its free blocks.
+    kept_bytes: usize,
 }
 
-/// Neighbours in a granule that are free and together long enough for a short block.
-#[derive(Debug)]
-pub(super) struct Run {
+/// An opening for a short block in a granule: some free neighbours, at an end of a run of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    /// The length of the run.
+    run_bytes: usize,
     /// The number of the last free of its blocks.
     freed: u64,
-    /// The place of its granule among those of the budget.
+    /// The number of its granule among those of the budget.
     granule: usize,
-    blocks: Vec<u32>,
+    first: u32,
+    count: usize,
+    /// True if it is the last of the run, and the block takes its last bytes.
+    is_last: bool,
 }
 
 /// The memory that serves a request, by the budget that it counts against.
 pub(super) enum Source {
     /// Memory that the budget keeps, and a use that it has to be waited for.
-    Kept(Run, Option<Use>),
+    Kept(Opening, Option<Use>),
     /// Memory that the budget keeps, once this use and others have ended.
     Busy(Use),
     /// Memory that does not count yet. Also for requests that no budget counts.
@@ -136,6 +144,10 @@ impl Pool {
     /// Returns the bytes of a budget, and those that count against it.
     pub(in crate::memory) fn budget(&self, id: BudgetId) -> (usize, usize) {
         self.budgets.by_id.get(&id).map_or((0, 0), |budget| (budget.bytes, budget.used_bytes))
+    }
+
+    pub(in crate::memory) fn granted_bytes(&self) -> usize {
+        self.budgets.granted_bytes
     }
 
     pub(in crate::memory) fn budget_figures(&self) -> BudgetFigures {
@@ -223,7 +235,7 @@ impl Pool {
         order: &impl ReuseOrder,
     ) -> Option<Grant> {
         match self.source(request, order) {
-            Source::Kept(run, wait) => Some(self.hand_out_kept(&run, wait, request, order)),
+            Source::Kept(opening, wait) => Some(self.hand_out_kept(&opening, wait, request, order)),
             _ => None,
         }
     }
@@ -238,62 +250,88 @@ impl Pool {
     pub(super) fn source(&self, request: &Request, order: &impl ReuseOrder) -> Source {
         let Some(share) = request.share.filter(|share| !share.is_charged) else { return Source::New };
         let Some(budget) = self.budgets.by_id.get(&share.budget) else { return Source::Beyond };
-        if let Some(len) = share.short_bytes
-            && let Some(source) = self.kept_source(budget, len, request, order)
-        {
+        let openings = share.short_bytes.map_or_else(Vec::new, |len| self.openings(budget, len));
+        if let Some(source) = self.kept_source(&openings, request, order, true) {
             return source;
         }
-        if budget.bytes - budget.used_bytes < request.size { Source::Beyond } else { Source::New }
+        if budget.bytes - budget.used_bytes >= request.size {
+            return Source::New;
+        }
+        self.kept_source(&openings, request, order, false).unwrap_or(Source::Beyond)
     }
 
-    /// Returns the place that was freed longest ago, of those that do not wait for host code.
-    fn kept_source(
-        &self,
-        budget: &Budget,
-        len: usize,
-        request: &Request,
-        order: &impl ReuseOrder,
-    ) -> Option<Source> {
-        let mut runs = Vec::new();
-        for (granule, Granule { first, .. }) in budget.granules.iter().enumerate() {
-            let blocks: Vec<u32> = self.blocks_of_granule(*first).collect();
-            for start in 0..blocks.len() {
-                runs.extend(self.run(&blocks[start..], granule, len));
+    /// Returns the openings for a block of `len` bytes in the granules of a budget, the best
+    /// first.
+    fn openings(&self, budget: &Budget, len: usize) -> Vec<Opening> {
+        let mut openings = Vec::new();
+        for (number, granule) in budget.granules.iter().enumerate() {
+            if granule.kept_bytes < len {
+                continue;
+            }
+            let blocks: Vec<u32> = self.blocks_of_granule(granule.first).collect();
+            let is_kept = |at: u32| self.blocks[at].state == State::Kept;
+            for run in blocks.chunk_by(|&a, &b| is_kept(a) && is_kept(b)).filter(|run| is_kept(run[0])) {
+                let run_bytes = run.iter().map(|&at| self.blocks[at].len).sum();
+                if run_bytes >= len {
+                    openings.extend(
+                        [false, true].map(|is_last| self.end_of(run, is_last, (number, run_bytes), len)),
+                    );
+                }
             }
         }
-        // Stable, so that the first of several places is the first in the granules.
-        runs.sort_by_key(|run| run.freed);
-        runs.into_iter().find_map(|run| {
-            let uses = self.unfinished_uses(&run, request, order);
+        // Stable, so that the first of equal ones is the first in the granules.
+        openings.sort_by_key(|opening| (opening.run_bytes, opening.freed));
+        openings
+    }
+
+    /// Returns the first or the last `len` bytes of a run.
+    fn end_of(
+        &self,
+        run: &[u32],
+        is_last: bool,
+        (granule, run_bytes): (usize, usize),
+        len: usize,
+    ) -> Opening {
+        let (mut bytes, mut freed, mut count) = (0, 0, 0);
+        while bytes < len {
+            let at = if is_last { run[run.len() - 1 - count] } else { run[count] };
+            bytes += self.blocks[at].len;
+            freed = freed.max(self.blocks[at].freed);
+            count += 1;
+        }
+        let first = if is_last { run[run.len() - count] } else { run[0] };
+        Opening { run_bytes, freed, granule, first, count, is_last }
+    }
+
+    /// Returns the first of `openings` that may serve a request. With `by_itself`, its uses end by
+    /// themselves.
+    fn kept_source(
+        &self,
+        openings: &[Opening],
+        request: &Request,
+        order: &impl ReuseOrder,
+        by_itself: bool,
+    ) -> Option<Source> {
+        openings.iter().find_map(|opening| {
+            let uses = self.unfinished_uses(opening, request, order);
+            let all_end = uses.iter().all(|used| order.ends(*used));
             match uses.as_slice() {
-                [] => Some(Source::Kept(run, None)),
-                &[only] if order.can_wait(only) => Some(Source::Kept(run, Some(only))),
-                all => all.iter().all(|used| order.ends(*used)).then(|| Source::Busy(all[0])),
+                _ if by_itself && !all_end => None,
+                [] => Some(Source::Kept(*opening, None)),
+                &[only] if order.can_wait(only) => Some(Source::Kept(*opening, Some(only))),
+                all => all_end.then(|| Source::Busy(all[0])),
             }
         })
     }
 
-    /// Returns the shortest run that begins with the first of `blocks`.
-    fn run(&self, blocks: &[u32], granule: usize, len: usize) -> Option<Run> {
-        let (mut bytes, mut freed) = (0, 0);
-        for (count, &at) in blocks.iter().enumerate() {
-            let block = &self.blocks[at];
-            if block.state != State::Kept {
-                return None;
-            }
-            bytes += block.len;
-            freed = freed.max(block.freed);
-            if bytes >= len {
-                return Some(Run { freed, granule, blocks: blocks[..=count].to_vec() });
-            }
-        }
-        None
+    fn blocks_at(&self, opening: &Opening) -> impl Iterator<Item = u32> {
+        self.blocks.along(opening.first).take(opening.count)
     }
 
-    /// Returns the uses of a run that the stream of a request is not after.
-    fn unfinished_uses(&self, run: &Run, request: &Request, order: &impl ReuseOrder) -> Uses {
+    /// Returns the uses of an opening that the stream of a request is not after.
+    fn unfinished_uses(&self, opening: &Opening, request: &Request, order: &impl ReuseOrder) -> Uses {
         let mut uses = Uses::new();
-        for &at in &run.blocks {
+        for at in self.blocks_at(opening) {
             for &used in &self.blocks[at].uses {
                 if used.stream != request.stream && !order.after(used) && !order.finished(used) {
                     unite(&mut uses, &[used]);
@@ -314,36 +352,40 @@ impl Pool {
 
     pub(super) fn hand_out_kept(
         &mut self,
-        run: &Run,
+        opening: &Opening,
         wait: Option<Use>,
         request: &Request,
         order: &impl ReuseOrder,
     ) -> Grant {
-        let first = run.blocks[0];
-        for _ in &run.blocks[1..] {
-            self.blocks.join_right(first, |used| used.stream != request.stream && order.finished(used));
+        let mut index = opening.first;
+        for _ in 1..opening.count {
+            self.blocks.join_right(index, |used| used.stream != request.stream && order.finished(used));
+        }
+        let share = request.share.expect("only a request in a budget is served there");
+        let len = share.short_bytes.expect("a granule is for short blocks");
+        let rest = self.blocks[index].len - len;
+        if rest > 0 && opening.is_last {
+            index = self.blocks.split(index, rest);
         }
         match wait {
             Some(_) => self.count_served(Rung::Waited),
             None => self.count_served(Rung::Finished),
         }
-        let share = request.share.expect("only a request in a budget has a place there");
-        self.cut_short(first, share, run.granule);
-        self.make_live(first, request.stream, request.site, wait)
+        self.cut_short(index, len, share.budget, opening.granule);
+        self.make_live(index, request.stream, request.site, wait)
     }
 
-    /// Makes the first bytes of a kept block a short block, which counts as live in its granule.
-    fn cut_short(&mut self, index: u32, share: Share, granule: usize) {
-        let len = share.short_bytes.expect("a granule is for short blocks");
+    /// Makes the first bytes of a kept block a short block.
+    fn cut_short(&mut self, index: u32, len: usize, id: BudgetId, granule: usize) {
         if self.blocks[index].len > len {
             self.blocks.split(index, len);
         }
         let block = &mut self.blocks[index];
-        block.budget = Some(share.budget);
+        block.budget = Some(id);
         block.asked_units = 0;
-        self.budgets.live_bytes += block.len;
-        if let Some(budget) = self.budgets.by_id.get_mut(&share.budget) {
-            budget.granules[granule].live += 1;
+        self.budgets.live_bytes += len;
+        if let Some(budget) = self.budgets.by_id.get_mut(&id) {
+            budget.granules[granule].kept_bytes -= len;
         }
     }
 
@@ -354,19 +396,19 @@ impl Pool {
         if !share.is_charged {
             budget.used_bytes += request.size;
         }
-        if share.short_bytes.is_none() {
+        let Some(len) = share.short_bytes else {
             let block = &mut self.blocks[index];
             block.budget = Some(share.budget);
             self.budgets.live_bytes += block.len;
             return;
-        }
-        budget.granules.push(Granule { first: index, live: 0 });
+        };
+        budget.granules.push(Granule { first: index, kept_bytes: GRANULE_BYTES });
         let granule = budget.granules.len() - 1;
         let block = &mut self.blocks[index];
         block.state = State::Kept;
         // The earlier owner's number depends on which granule was ready.
         block.freed = 0;
-        self.cut_short(index, share, granule);
+        self.cut_short(index, len, share.budget, granule);
     }
 
     /// Takes back a block that counts against a budget.
@@ -385,8 +427,8 @@ impl Pool {
         };
         let Some(budget) = self.budgets.by_id.get_mut(&id) else { return };
         let Some(at) = budget.granules.iter().position(is_here) else { return };
-        budget.granules[at].live -= 1;
-        if budget.granules[at].live > 0 {
+        budget.granules[at].kept_bytes += len;
+        if budget.granules[at].kept_bytes < GRANULE_BYTES {
             return;
         }
         let Granule { first, .. } = budget.granules.remove(at);

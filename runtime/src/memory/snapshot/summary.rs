@@ -80,6 +80,7 @@ impl fmt::Display for MemorySnapshot {
             let sizes =
                 [stats.budget_bytes, stats.budget_used_bytes].map(|bytes| ByteSize(bytes).to_string());
             row(f, "", &[&stats.budgets.to_string(), &sizes[0], &sizes[1]])?;
+            row(f, "outside of budgets", &["", &ByteSize(self.outside_bytes).to_string()])?;
         }
         waiters(f, "requests that wait", self.waiters)?;
         waiters(f, "requests for budgets", self.budget_waiters)?;
