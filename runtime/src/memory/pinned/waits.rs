@@ -143,6 +143,11 @@ impl Waits {
         returns.bytes.store(bytes, Ordering::Relaxed);
         self.returns.push(returns);
     }
+
+    fn take_granted(&mut self, number: u64) -> Option<Promises> {
+        let at = self.granted.iter().position(|(of, _)| *of == number)?;
+        Some(self.granted.swap_remove(at).1)
+    }
 }
 
 /// The sum of what the requests before one need, and of what no copy returns.
@@ -269,16 +274,14 @@ impl PinnedPool {
 
     /// Takes what a task's request was granted.
     pub(crate) fn take_granted(&self, number: u64) -> Option<Promises> {
-        let mut state = self.state.lock();
-        let granted = &mut state.waits.granted;
-        let at = granted.iter().position(|(of, _)| *of == number)?;
-        Some(granted.swap_remove(at).1)
+        self.state.lock().waits.take_granted(number)
     }
 
     /// Removes a request, with what it was granted.
     pub(crate) fn leave(self: &Arc<Self>, number: u64) {
-        let granted = self.take_granted(number);
+        // One lock for both, because another thread may grant it memory at any time.
         let mut state = self.state.lock();
+        let granted = state.waits.take_granted(number);
         let at = state.waits.queue.iter().position(|waiter| waiter.number == number);
         let gone = at.and_then(|at| state.waits.queue.remove(at));
         if state.waits.is_empty() {
