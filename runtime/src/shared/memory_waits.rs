@@ -98,15 +98,20 @@ async fn granted(queued: Queued<'_>) -> Result<Grant> {
         changed.as_mut().enable();
         added.as_mut().enable();
         let may_serve = !background::duty().is_barred();
+        if !may_serve {
+            // This thread must not call the driver, and an executor polls the task here. If it did
+            // not wait for the queue to be served, a use that has ended would wake it again and
+            // again until then.
+            let served = background::run({
+                let core = core.clone();
+                move || core.device.memory.serve()
+            });
+            watching(core, pin!(served)).await?;
+        }
         let awaited = match memory.look(*number, may_serve) {
             Ok(outcome) => return outcome,
             Err(awaited) => awaited,
         };
-        if !may_serve {
-            // This thread must not call the driver, and an executor polls the task here.
-            let core = core.clone();
-            background::detach(move || core.device.memory.serve());
-        }
         let mut ended = pin!(ended(core, awaited));
         let next = poll_fn(|cx| {
             let is_ready = changed.as_mut().poll(cx).is_ready()
