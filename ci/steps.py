@@ -81,9 +81,10 @@ def note(step, hashed, passed, seconds):
 
 def included_in_models():
     """Returns the files of the runtime that the loom models compile."""
-    models = ROOT / "ci/loom-models/src/lib.rs"
-    paths = re.findall(r'#\[path = "([^"]+)"\]', models.read_text())
-    files = [(models.parent / path).resolve().relative_to(ROOT) for path in paths]
+    files = []
+    for source in sorted((ROOT / "ci/loom-models/src").rglob("*.rs")):
+        paths = re.findall(r'#\[path = "([^"]+)"\]', source.read_text())
+        files += [(source.parent / path).resolve().relative_to(ROOT) for path in paths]
     # A module in a folder has files of its own there.
     return [str(file.parent if file.name == "mod.rs" else file) for file in files]
 

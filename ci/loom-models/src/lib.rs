@@ -1,12 +1,15 @@
-//! Loom models of the lock-free parts of the crates under `runtime/`, on the production source.
+//! Loom models of the lock-free parts of the crates under `runtime/`, and of the requests that
+//! wait for memory or a budget, on the production source.
 //!
 //! The modules below are files of those crates, compiled against the `sync` of this crate instead
 //! of that of `warpline-driver`. The models are tests. `ci/loom` runs them. `ci/loom --weakened`
 //! shows that each fence they rely on is needed.
 
-#![allow(dead_code, unused_imports, missing_docs, unreachable_pub)]
+#![allow(dead_code, unused_imports, missing_docs, unreachable_pub, unexpected_cfgs)]
 
-// The files below name this crate in place of the driver's.
+// The files below name this crate in place of the driver's, and of tokio.
+#[cfg(test)]
+extern crate self as tokio;
 #[cfg(test)]
 extern crate self as warpline_driver;
 
@@ -64,6 +67,12 @@ pub struct Error;
 pub type Ticket = u64;
 
 #[cfg(test)]
+mod background;
+
+#[cfg(test)]
+mod block_on;
+
+#[cfg(test)]
 mod book;
 
 #[cfg(test)]
@@ -72,19 +81,32 @@ mod core;
 #[cfg(test)]
 mod driver;
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod shared;
+#[cfg(test)]
 use driver::*;
 #[cfg(test)]
 use health::Health;
 
-/// Stands in for the background threads. No model needs one, because each thread may signal.
-mod background {
-    pub(crate) fn detach(_job: impl FnOnce()) {
-        unreachable!("the driver may signal on each thread");
+/// Stands in for the state of the process.
+mod process {
+    /// Returns true once the model has failed. Loom's locks must not be used then, and in a forked
+    /// process no destructor takes a lock.
+    pub(crate) fn is_forked() -> bool {
+        std::thread::panicking()
+    }
+
+    pub(crate) fn is_ending() -> bool {
+        false
     }
 }
 
-/// Stands in for the marks of refused ops. No model refuses any.
+/// Stands in for the order check, and the marks of refused ops. No model refuses any.
 mod order {
+    pub(crate) use crate::clock::{StreamId, Use};
+    pub(crate) use crate::site::Site;
+
     #[derive(Clone, Default)]
     pub(crate) struct Marks;
 
@@ -102,18 +124,6 @@ mod unwritten {
     #[derive(Clone, Default)]
     pub(crate) struct Unwritten {
         pub(crate) marks: crate::order::Marks,
-    }
-}
-
-/// Stands in for page-locked memory.
-mod memory {
-    #[derive(Clone, Copy)]
-    pub(crate) struct HostEnd;
-
-    impl HostEnd {
-        pub(crate) fn address(self) -> u64 {
-            1
-        }
     }
 }
 
@@ -139,10 +149,18 @@ mod clock {
 
 /// Stands in for the source lines of the order check.
 mod site {
+    #[derive(Clone, Copy, Debug)]
     pub struct Site;
+
+    impl std::fmt::Display for Site {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("site")
+        }
+    }
 }
 
-/// Stands in for the record of which code the runtime is calling. No model reads it.
+/// Stands in for the record of which code the runtime is calling. No model calls any that may not
+/// wait.
 mod reentry {
     pub(crate) enum Caller {
         Waker,
@@ -153,6 +171,22 @@ mod reentry {
     pub(crate) fn calling(_caller: Caller) -> Calling {
         Calling
     }
+
+    pub(crate) fn may_block() -> bool {
+        true
+    }
+
+    pub(crate) fn may_ask<T>(_what: &T) -> Result<(), crate::Error> {
+        Ok(())
+    }
+
+    pub(crate) fn refused<T>(_what: &T) -> crate::Error {
+        crate::Error
+    }
+
+    pub(crate) fn holds_a_device() -> bool {
+        false
+    }
 }
 
 /// Stands in for the runtime's reports. A report fails the model.
@@ -160,10 +194,14 @@ mod report {
     pub(crate) fn waker_panicked() {
         panic!("a waker panicked");
     }
+
+    /// Most requests of the models meet the cap.
+    pub(crate) fn pinned_cap_reached(_device: &str, _len_bytes: usize, _reserved: usize, _cap: usize) {}
 }
 
 #[cfg(test)]
 mod models {
+    mod budget_waits;
     mod delegation;
     mod exit;
     mod following;
@@ -173,6 +211,8 @@ mod models {
     mod ledger;
     mod line;
     mod markers;
+    mod memory_waits;
+    mod pinned_waits;
     mod strand;
     mod timeline;
 }

@@ -20,11 +20,12 @@
 
 mod budgets;
 mod growth;
+mod refusals;
 mod waiting;
 
 use super::MemoryLimit;
 use super::blocks::Segment;
-use super::pool::{BlockId, BudgetId, Grant, Pool, PoolId, Request, ReuseOrder, piece_bytes};
+use super::pool::{BudgetId, Grant, Pool, PoolId, Request, ReuseOrder, piece_bytes};
 use super::queue::Queue;
 use super::snapshot::{MemorySegment, MemoryWaiters};
 use super::stats::MemoryStats;
@@ -34,14 +35,13 @@ use crate::order::{Site, StreamId, Use};
 pub(crate) use budgets::Answer;
 use budgets::BudgetQueue;
 use parking_lot::{Mutex, MutexGuard};
+use refusals::refusal_of;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
-use warpline_driver::internal::ErrorParts;
-use warpline_driver::{DevicePtr, Driver, Error, ErrorKind, MemoryShortage, OutOfMemory, reentry};
+pub(crate) use waiting::wake_all;
+use warpline_driver::{DevicePtr, Driver, Error, MemoryShortage};
 
 /// The stream-ordered caching allocator of one device.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl DeviceMemory {
             MemoryShortage::Unaddressable
         } else {
             let request = call.request();
-            // What a graph or a budget keeps serves no request that waits.
+            // Memory that a graph or a budget keeps serves no request that waits.
             let found = if pool.is_awaited() && !call.pool.is_graph() {
                 pool.find_kept(&request, order)
             } else {
@@ -286,44 +286,6 @@ impl DeviceMemory {
         });
     }
 
-    /// Returns the details of an allocation that cannot be served. `earlier`: the number of
-    /// requests that wait, and their bytes.
-    #[cold]
-    fn out_of_memory(
-        &self,
-        pool: &Pool,
-        len_bytes: usize,
-        shortage: MemoryShortage,
-        order: &impl ReuseOrder,
-        earlier: (usize, usize),
-    ) -> OutOfMemory {
-        let stats = pool.stats();
-        let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
-        details.allocated_bytes = stats.allocated_bytes;
-        details.graph_bytes = pool.free_bytes_of_graphs();
-        details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
-        details.budget_bytes = stats.budget_bytes;
-        details.not_freed_bytes = self.not_freed();
-        details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
-        let mut unfinished = pool.uses_of_free_memory().filter(|used| !order.is_over(*used));
-        details.held_up_by = unfinished.find_map(|used| order.held_up_by(used));
-        (details.earlier_requests, details.earlier_bytes) = earlier;
-        details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
-        details
-    }
-
-    /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
-    /// allocated, including the allocating stream's; empty if it was not used.
-    ///
-    /// Returns true if requests wait for memory or a budget. The caller then calls
-    /// [`wake_waiters`](Self::wake_waiters) while it holds no lock.
-    #[inline(always)]
-    pub(crate) fn free(&self, block: BlockId, uses: &[Use]) -> bool {
-        let mut pool = self.pool.lock();
-        pool.free(block, uses);
-        pool.wakes()
-    }
-
     /// Returns the current statistics.
     pub(crate) fn stats(&self) -> MemoryStats {
         self.stats_of(&self.pool.lock())
@@ -391,39 +353,6 @@ impl DeviceMemory {
     pub(crate) fn refuse_allocation(&self, nth: u64) {
         self.pool.lock().refuse_allocation(nth);
     }
-}
-
-/// The waking of requests that wait.
-impl DeviceMemory {
-    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
-    }
-
-    /// Makes all that wait for memory look again, and serves the requests for budgets. Called
-    /// while no lock is held.
-    #[cold]
-    pub(crate) fn wake_waiters(&self) {
-        wake_all(&self.changed);
-        self.serve_budgets();
-    }
-}
-
-/// Wakes all that `waiters` notifies.
-pub(crate) fn wake_all(waiters: &Notify) {
-    as_waker(|| waiters.notify_waiters());
-}
-
-/// Calls `f`, which calls wakers. They are code of executors: what they may do is that of any
-/// waker, and a panic of one stays here.
-fn as_waker(f: impl FnOnce()) {
-    let _calling = reentry::calling(reentry::Caller::Waker);
-    let _ = catch_unwind(AssertUnwindSafe(f));
-}
-
-#[cold]
-fn refusal_of(details: OutOfMemory) -> Error {
-    Error::new(ErrorKind::OutOfMemory, details.to_string()).with_out_of_memory(details)
 }
 
 /// A call for memory.

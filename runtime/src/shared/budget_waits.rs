@@ -48,7 +48,7 @@ pub(crate) struct Budgeted {
 impl Drop for Budgeted {
     fn drop(&mut self) {
         if !process::is_forked() {
-            self.device.memory.close_budget(self.id);
+            self.device.memory.close_budget(self.id); // weaken: drop-then-close
         }
     }
 }
@@ -72,7 +72,7 @@ impl Drop for Asked<'_> {
         if let Some(answer) = self.answer.take()
             && !process::is_forked()
         {
-            self.device.memory.leave_budgets(self.number, answer);
+            self.device.memory.leave_budgets(self.number, answer); // weaken: drop-then-leave
         }
     }
 }

@@ -106,9 +106,10 @@ async fn granted(queued: Queued<'_>) -> Result<Grant> {
                 let core = core.clone();
                 move || core.device.memory.serve()
             });
-            watching(core, pin!(served)).await?;
+            watching(core, pin!(served)).await?; // weaken: serve-then-look
         }
-        let awaited = match memory.look(*number, may_serve) {
+        let seen = memory.look(*number, may_serve); // weaken: changed-then-look
+        let awaited = match seen {
             Ok(outcome) => return outcome,
             Err(awaited) => awaited,
         };

@@ -172,7 +172,7 @@ fn join<'a>(
     let want = Want { lens_bytes, site, asker: Asker::Task };
     let number = pool.join(want, &|copy| runtime.host_code_before_copy(copy))?;
     let queued = Queued { pool, number };
-    pool.serve_now();
+    pool.serve_now(); // weaken: join-then-serve
     make_way(device, pool);
     Ok(queued)
 }
@@ -198,7 +198,8 @@ async fn granted(core: &Arc<StreamCore>, queued: Queued<'_>) -> Result<Promises>
         let mut added = pin!(runtime.host_code.next_added());
         granted.as_mut().enable();
         added.as_mut().enable();
-        if let Some(promises) = pool.take_granted(*number) {
+        let taken = pool.take_granted(*number); // weaken: granted-then-look
+        if let Some(promises) = taken {
             return Ok(promises);
         }
         pool.judge_again(*number, &|copy| runtime.host_code_before_copy(copy))?;

@@ -1,10 +1,10 @@
 //! The atomics and locks of the code that `ci/loom-models` checks.
 //!
 //! These files name their primitives only through this module: `timeline/`, `exit.rs` and
-//! `health.rs` here, `delegation.rs` and `coming.rs`, `late.rs` and `progress.rs` of a stream in
-//! the runtime, `strand.rs`, `idle.rs` and `line.rs` of the CPU device, and `completion/watch.rs`
-//! of CUDA devices. `ci/loom-models` can therefore compile the same files against loom's
-//! primitives.
+//! `health.rs` here, `delegation.rs`, `memory/pinned/`, and `coming.rs`, `late.rs` and
+//! `progress.rs` of a stream in the runtime, `strand.rs`, `idle.rs` and `line.rs` of the CPU
+//! device, and `completion/watch.rs` of CUDA devices. `ci/loom-models` can therefore compile the
+//! same files against loom's primitives.
 
 mod parker;
 

@@ -14,16 +14,15 @@
 //! `budgets` → `pool`.
 // Decision: docs/decisions/0068-budgets.md
 
-use super::{DeviceMemory, as_waker, refusal_of};
-use crate::background;
-use crate::memory::pool::{BudgetId, GRANULE_BYTES, Pool, Request, ReuseOrder};
+use super::DeviceMemory;
+use super::waiting::as_waker;
+use crate::memory::pool::{BudgetId, GRANULE_BYTES, Pool};
 use crate::memory::snapshot::MemoryWaiters;
 use crate::order::Site;
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio::sync::oneshot;
-use warpline_driver::internal::ErrorParts;
-use warpline_driver::{ByteSize, Error, ErrorKind, MemoryShortage, OutOfMemory};
+use warpline_driver::Error;
 
 /// The answer to a request for a budget.
 pub(crate) type Answer = Result<BudgetId, Error>;
@@ -88,14 +87,16 @@ impl DeviceMemory {
         let Some(bytes) = bytes.filter(|bytes| *bytes <= room) else {
             return Err(self.no_budget(len_bytes, &pool, (capacity, outside)));
         };
-        pool.set_budgets_awaited(true);
+        // Set under both locks. Otherwise the answer to another request could reset it before this
+        // one is in the queue, and no free would end this wait.
+        pool.set_budgets_awaited(true); // weaken: ask-then-free
         drop(pool);
         queue.joined += 1;
         let (number, since) = (queue.joined, Instant::now());
         let (answer, receiver) = oneshot::channel();
         queue.waiting.push_back(Waiting { number, len_bytes, bytes, capacity, site, since, answer });
         drop(queue);
-        self.serve_budgets();
+        self.serve_budgets(); // weaken: ask-then-answer
         Ok((number, receiver))
     }
 
@@ -111,16 +112,16 @@ impl DeviceMemory {
             let mut pool = self.pool.lock();
             let Some(answer) = self.judge_budget(first, &mut pool) else { break };
             let first = queue.waiting.pop_front().expect("it is the first");
-            pool.set_budgets_awaited(!queue.waiting.is_empty());
+            pool.set_budgets_awaited(!queue.waiting.is_empty()); // weaken: answer-then-free
             queue.is_served = true;
-            drop((pool, queue));
+            drop((pool, queue)); // weaken: unlock-then-send
             let mut returned = None;
             as_waker(|| returned = first.answer.send(answer).err());
             if let Some(Ok(budget)) = returned {
-                self.pool.lock().close_budget(budget);
+                self.pool.lock().close_budget(budget); // weaken: return-the-unsent
             }
             queue = self.budgets.lock();
-            queue.is_served = false;
+            queue.is_served = false; // weaken: answer-then-look
         }
     }
 
@@ -139,29 +140,30 @@ impl DeviceMemory {
             return Some(Ok(pool.open_budget(bytes)));
         }
         // The memory outside grew, and no budget is left to wait for.
-        (granted == 0).then(|| Err(self.no_budget(len_bytes, pool, (capacity, outside))))
+        let refusal = || Err(self.no_budget(len_bytes, pool, (capacity, outside)));
+        (granted == 0).then(refusal) // weaken: refuse-the-last
     }
 
     /// Ends a request whose owner goes away, and returns what it was granted.
     pub(crate) fn leave_budgets(&self, number: u64, mut receiver: oneshot::Receiver<Answer>) {
-        receiver.close();
+        receiver.close(); // weaken: close-then-receive
         let mut queue = self.budgets.lock();
         let at = queue.waiting.iter().position(|waiting| waiting.number == number);
-        let left = at.and_then(|at| queue.waiting.remove(at));
+        let left = at.and_then(|at| queue.waiting.remove(at)); // weaken: leave-the-budgets
         let mut pool = self.pool.lock();
-        pool.set_budgets_awaited(!queue.waiting.is_empty());
+        pool.set_budgets_awaited(!queue.waiting.is_empty()); // weaken: leave-then-free
         if let Ok(Ok(budget)) = receiver.try_recv() {
-            pool.close_budget(budget);
+            pool.close_budget(budget); // weaken: return-the-received
         }
         drop((pool, queue));
         drop(left);
-        self.serve_budgets();
+        self.serve_budgets(); // weaken: leave-then-answer
     }
 
     /// Closes a budget. Its share returns when nothing counts against it any more.
     pub(crate) fn close_budget(&self, id: BudgetId) {
         self.pool.lock().close_budget(id);
-        self.serve_budgets();
+        self.serve_budgets(); // weaken: close-then-answer
     }
 
     /// Returns the bytes of a budget, and those that count against it.
@@ -171,76 +173,5 @@ impl DeviceMemory {
 
     pub(crate) fn bytes_outside(&self) -> usize {
         self.pool.lock().bytes_outside() + self.not_freed()
-    }
-
-    /// Returns the bytes that the allocator can hold at most: what the limit and the device allow.
-    fn capacity(&self) -> Result<usize, Error> {
-        if let Some(capacity) = self.capacity.get() {
-            return Ok(*capacity);
-        }
-        let total = Some(self.driver.properties().total_bytes).filter(|total| *total > 0);
-        let known = if background::duty().is_barred() {
-            // This thread must not call the driver.
-            total
-        } else {
-            // Under the lock, no memory is on its way between the driver and the pool.
-            let _growing = self.growing.lock();
-            self.driver.free_bytes().map(|free| free.saturating_add(self.reserved())).or(total)
-        };
-        let limit = self.limit.map(|limit| limit.bytes);
-        let Some(capacity) = limit.into_iter().chain(known).min() else {
-            let text = format!(
-                "a budget is a share of the memory of {}, and its driver does not report how much that is; \
-                 set memory_limit",
-                self.driver.id()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
-        };
-        // Two of this length can be added.
-        let capacity = capacity.min(isize::MAX as usize);
-        Ok(if background::duty().is_barred() { capacity } else { *self.capacity.get_or_init(|| capacity) })
-    }
-
-    #[cold]
-    fn no_budget(&self, len_bytes: usize, pool: &Pool, (capacity, outside): (usize, usize)) -> Error {
-        let (free_bytes, total_bytes) =
-            (capacity.saturating_sub(outside), self.driver.properties().total_bytes);
-        let shortage = match self.limit.filter(|limit| limit.bytes <= capacity) {
-            Some(limit) => limit.shortage(outside),
-            None => MemoryShortage::Device { free_bytes, total_bytes },
-        };
-        let counted = len_bytes.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(len_bytes);
-        let text = format!(
-            "a budget of {}, which counts as {}, does not fit on {}: {shortage}, and {} are in use outside of \
-             budgets; ask for less, or drop tensors",
-            ByteSize(len_bytes),
-            ByteSize(counted),
-            self.driver.id(),
-            ByteSize(outside)
-        );
-        let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
-        let stats = self.stats_of(pool);
-        details.allocated_bytes = stats.allocated_bytes;
-        details.budget_bytes = stats.budget_bytes;
-        details.not_freed_bytes = stats.not_freed_bytes;
-        details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
-        Error::new(ErrorKind::OutOfMemory, text).with_out_of_memory(details)
-    }
-
-    /// Returns the error of a request that is beyond its budget.
-    #[cold]
-    pub(super) fn beyond_budget(
-        &self,
-        pool: &Pool,
-        request: &Request,
-        len_bytes: usize,
-        shortage: MemoryShortage,
-        order: &impl ReuseOrder,
-    ) -> Error {
-        let mut details = self.out_of_memory(pool, len_bytes, shortage, order, (0, 0));
-        if let Some(share) = request.share {
-            details.holders = pool.holders_of_budget(share.budget, OutOfMemory::MOST_HOLDERS);
-        }
-        refusal_of(details)
     }
 }

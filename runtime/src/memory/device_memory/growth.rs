@@ -3,6 +3,7 @@
 //! Called under the lock `growing`.
 
 use super::{DeviceMemory, Need};
+use crate::background;
 use crate::memory::pool::{GRANULE_BYTES, Grant, Leaving, Request, ReuseOrder};
 use crate::order::Use;
 use std::ops::Range;
@@ -210,6 +211,34 @@ impl DeviceMemory {
         leaving[..count].iter().for_each(|piece| pool.unmapped(piece));
         leaving[count..].iter().for_each(|piece| pool.not_unmapped(piece));
         before - pool.reserved()
+    }
+
+    /// Returns the bytes that the allocator can hold at most: what the limit and the device allow.
+    pub(super) fn capacity(&self) -> Result<usize, Error> {
+        if let Some(capacity) = self.capacity.get() {
+            return Ok(*capacity);
+        }
+        let total = Some(self.driver.properties().total_bytes).filter(|total| *total > 0);
+        let known = if background::duty().is_barred() {
+            // This thread must not call the driver.
+            total
+        } else {
+            // Under the lock, no memory is on its way between the driver and the pool.
+            let _growing = self.growing.lock();
+            self.driver.free_bytes().map(|free| free.saturating_add(self.reserved())).or(total)
+        };
+        let limit = self.limit.map(|limit| limit.bytes);
+        let Some(capacity) = limit.into_iter().chain(known).min() else {
+            let text = format!(
+                "a budget is a share of the memory of {}, and its driver does not report how much that is; \
+                 set memory_limit",
+                self.driver.id()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        };
+        // Two of this length can be added.
+        let capacity = capacity.min(isize::MAX as usize);
+        Ok(if background::duty().is_barred() { capacity } else { *self.capacity.get_or_init(|| capacity) })
     }
 
     /// Returns the bytes that can still be taken from the driver after a shortage. A driver that

@@ -4,6 +4,7 @@ use super::super::test_driver::TestDriver;
 use super::*;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use warpline_driver::ErrorKind;
 
 const KIB: usize = 1 << 10;
 pub(super) const MIB: usize = 1 << 20;

@@ -1,11 +1,14 @@
-//! The requests that wait for memory: how they join the queue, and how it is served
+//! The requests that wait for memory: how they join the queue, and how it is served and woken
 //! (`../queue.rs`).
 
 use super::{DeviceMemory, MemoryCall, refusal_of};
-use crate::memory::pool::{Grant, Wait};
+use crate::memory::pool::{BlockId, Grant, Wait};
 use crate::memory::queue::{Outcome, Queue, SharedOrder, Waiting};
 use crate::order::Use;
-use warpline_driver::{Error, MemoryShortage};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use warpline_driver::{Error, MemoryShortage, reentry};
 
 impl DeviceMemory {
     /// Makes a request wait, if it will be served once all uses that end by themselves have ended,
@@ -27,13 +30,13 @@ impl DeviceMemory {
         let mut queue = self.queue.lock();
         let mut pool = self.pool.lock();
         let to_come = room.saturating_add(pool.bytes_to_come(&request, &order));
-        // What a budget keeps is taken from nobody else.
+        // Memory that a budget keeps is taken from nobody else.
         let bytes = if pool.has_kept(&request, &order) { 0 } else { request.size };
         let fits = bytes == 0 || to_come >= queue.bytes().saturating_add(bytes);
         if !fits || pool.wait_for(&request, &order, room, can_free).is_none() {
             return Err(refusal);
         }
-        pool.set_awaited(true);
+        pool.set_awaited(true); // weaken: join-then-free
         Ok(queue.join(request, (call.len_bytes, bytes), order))
     }
 
@@ -73,14 +76,18 @@ impl DeviceMemory {
             let mut queue = self.queue.lock();
             // Its owner may have gone away meanwhile.
             if let Err(Ok(grant)) = queue.settle(first.number, outcome) {
-                self.pool.lock().free(grant.block, &[]);
+                self.pool.lock().free(grant.block, &[]); // weaken: return-the-unclaimed
             }
             self.note_awaited(&queue);
             settled = true;
         }
         drop(growing);
         if settled || self.queue.lock().awaited != before {
-            self.wake_waiters();
+            self.wake_waiters(); // weaken: serve-then-wake
+        } else {
+            // The first request counts against its budget while memory is sought. A budget that is
+            // closed meanwhile ends here, if there is no memory.
+            self.serve_budgets(); // weaken: seek-then-answer
         }
     }
 
@@ -119,16 +126,56 @@ impl DeviceMemory {
             return;
         }
         if let Some(Ok(grant)) = &outcome {
-            self.pool.lock().free(grant.block, &[]);
+            self.pool.lock().free(grant.block, &[]); // weaken: leave-then-return
         }
         self.note_awaited(&queue);
         drop(queue);
         drop((left, outcome));
-        self.wake_waiters();
+        self.wake_waiters(); // weaken: leave-then-wake
     }
 
     /// Notes whether requests wait.
     fn note_awaited(&self, queue: &Queue) {
         self.pool.lock().set_awaited(!queue.is_empty());
     }
+}
+
+/// The waking of requests that wait.
+impl DeviceMemory {
+    /// Takes a block back. `uses`: the newest ticket of each stream that used it since it was
+    /// allocated, including the allocating stream's; empty if it was not used.
+    ///
+    /// Returns true if requests wait for memory or a budget. The caller then calls
+    /// [`wake_waiters`](Self::wake_waiters) while it holds no lock.
+    #[inline(always)]
+    pub(crate) fn free(&self, block: BlockId, uses: &[Use]) -> bool {
+        let mut pool = self.pool.lock();
+        pool.free(block, uses);
+        pool.wakes()
+    }
+
+    /// Returns a future that is ready after the next call of [`wake_waiters`](Self::wake_waiters).
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Makes all that wait for memory look again, and serves the requests for budgets. Called
+    /// while no lock is held.
+    #[cold]
+    pub(crate) fn wake_waiters(&self) {
+        wake_all(&self.changed);
+        self.serve_budgets(); // weaken: free-then-answer
+    }
+}
+
+/// Wakes all that `waiters` notifies.
+pub(crate) fn wake_all(waiters: &Notify) {
+    as_waker(|| waiters.notify_waiters());
+}
+
+/// Calls `f`, which calls wakers. They are code of executors: what they may do is that of any
+/// waker, and a panic of one stays here.
+pub(super) fn as_waker(f: impl FnOnce()) {
+    let _calling = reentry::calling(reentry::Caller::Waker);
+    let _ = catch_unwind(AssertUnwindSafe(f));
 }

@@ -14,11 +14,9 @@
 use super::{Owner, PinnedBytes, PinnedPool};
 use crate::background;
 use crate::order::{StreamId, Use};
-use parking_lot::Mutex;
+use crate::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 use std::mem::replace;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use warpline_driver::timeline::Ticket;
 
 /// Something that returns page-locked memory to its pool: the end of a copy, or a job for a
@@ -218,7 +216,7 @@ impl InFlight {
 
     /// Moves the bytes of a read that has finished to ordinary memory.
     pub(super) fn make_way(&self) {
-        if !self.is_read.load(Ordering::SeqCst) {
+        if !self.is_read.load(Ordering::Acquire) {
             return;
         }
         let mut memory = self.memory.lock();
@@ -250,7 +248,8 @@ impl Drop for EndOfRead {
             return;
         }
         let copy = &self.0;
-        copy.is_read.store(true, Ordering::SeqCst);
+        copy.is_read.store(true, Ordering::Release);
+        fence(Ordering::SeqCst); // weaken: read-then-look
         let pool = match &*copy.memory.lock() {
             Memory::There(bytes) if bytes.pool.is_awaited() => bytes.pool.clone(),
             _ => return,

@@ -5,13 +5,11 @@ use super::waits::Waits;
 use super::{NOWHERE, Owner, Pinned, PinnedBytes, Return};
 use crate::background;
 use crate::report;
-use parking_lot::{Mutex, MutexGuard};
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 use warpline_driver::internal::ErrorParts;
 use warpline_driver::{ByteSize, Driver, DriverError, Element, Error, ErrorKind, reentry};
@@ -452,7 +450,7 @@ impl PinnedPool {
         }
         state.stats.allocated_bytes -= block_len;
         state.cache((block, block_len));
-        self.serve(state);
+        self.serve(state); // weaken: take-back-then-serve
     }
 
     fn bytes(self: &Arc<Self>, block: HostBlock, block_len: usize, len_bytes: usize) -> PinnedBytes {

@@ -2,9 +2,8 @@
 
 use super::pool::{HostBlock, Lens, PinnedPool};
 use super::{PinnedBytes, Return};
+use crate::sync::{Arc, Ordering};
 use smallvec::SmallVec;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use warpline_driver::{DriverError, Error};
 
 /// Promises that were granted together.
@@ -108,7 +107,7 @@ impl Drop for Promise {
                 state.cache((block, len));
             }
         }
-        self.pool.serve(state);
+        self.pool.serve(state); // weaken: return-then-serve
         self.pool.free(gone);
     }
 }

@@ -33,12 +33,11 @@ use super::pool::{HeldUpCopies, Lens, PinnedPool, State, block_lens};
 use super::promise::{Promise, Promises};
 use crate::memory::{MemoryWaiters, wake_all};
 use crate::order::{Site, Use};
-use parking_lot::MutexGuard;
+use crate::sync::{Arc, MutexGuard, Ordering, fence};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Instant;
 use tokio::sync::futures::Notified;
 use warpline_driver::{Error, ErrorKind};
@@ -167,7 +166,7 @@ impl PinnedPool {
     /// Returns true while requests wait.
     #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
-        self.awaited.load(Ordering::SeqCst)
+        self.awaited.load(Ordering::Acquire)
     }
 
     /// Returns a future that is ready after tasks were granted memory.
@@ -206,7 +205,7 @@ impl PinnedPool {
         waits.joined += 1;
         let (number, since) = (waits.joined, Instant::now());
         waits.queue.push_back(Waiter { number, lens, asker, site, since });
-        self.awaited.store(true, Ordering::SeqCst);
+        self.awaited.store(true, Ordering::Release);
         drop(state);
         Ok(number)
     }
@@ -281,13 +280,13 @@ impl PinnedPool {
     pub(crate) fn leave(self: &Arc<Self>, number: u64) {
         // One lock for both, because another thread may grant it memory at any time.
         let mut state = self.state.lock();
-        let granted = state.waits.take_granted(number);
+        let granted = state.waits.take_granted(number); // weaken: leave-with-the-grant
         let at = state.waits.queue.iter().position(|waiter| waiter.number == number);
         let gone = at.and_then(|at| state.waits.queue.remove(at));
         if state.waits.is_empty() {
-            self.awaited.store(false, Ordering::SeqCst);
+            self.awaited.store(false, Ordering::Release);
         }
-        self.serve(state);
+        self.serve(state); // weaken: leave-then-serve
         drop((granted, gone));
     }
 
@@ -323,12 +322,12 @@ impl PinnedPool {
             }
         }
         if state.waits.is_empty() {
-            self.awaited.store(false, Ordering::SeqCst);
+            self.awaited.store(false, Ordering::Release);
         }
         drop(state);
         grants.into_iter().for_each(|(promise, grant)| grant(promise));
         if tasks {
-            wake_all(&self.granted);
+            wake_all(&self.granted); // weaken: grant-then-wake
         }
     }
 
@@ -338,6 +337,9 @@ impl PinnedPool {
         if !self.is_awaited() {
             return;
         }
+        // The end of a read looks for requests behind such a fence too, so one of the two sees the
+        // other.
+        fence(Ordering::SeqCst); // weaken: join-then-make-way
         let reads: Vec<_> = self.state.lock().waits.reads.iter().collect();
         reads.iter().for_each(|read| read.make_way());
     }
