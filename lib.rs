@@ -289,8 +289,8 @@ pub mod prelude {
     pub use warpline_ops::{DType, NnOps, Tensor, TensorOps};
     pub use warpline_runtime::kernel::LaunchConfig;
     pub use warpline_runtime::{
-        Buffer, Device, DeviceId, Edge, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode, Pending,
-        Pinned, Runtime, Schedule, Stream, StreamLease, StreamPool,
+        Budget, Buffer, Device, DeviceId, Edge, Error, ErrorKind, Event, Graph, InCurrentStream, OrderMode,
+        Pending, Pinned, Runtime, Schedule, Stream, StreamLease, StreamPool,
     };
 }
 

@@ -181,7 +181,8 @@ impl Device {
 impl Budget {
     /// Calls `f` such that what it allocates on the device counts against this budget.
     ///
-    /// As with [`Stream::enter`], `f` cannot be `|| async { … }`.
+    /// `f` cannot be `|| async { … }`: that future would run after the call, and its allocations
+    /// would not count. A boxed future does compile. Use [`scope`](Self::scope) for both.
     pub fn enter<R: MadeInScope>(&self, f: impl FnOnce() -> R) -> R {
         let _installed = Installed::new(Current::Budget(self.0.clone()));
         f()
@@ -205,9 +206,9 @@ impl Budget {
 /// A value that the closure of `enter` can return: any value except the future of an `async` block
 /// or `async fn`, which would run after `enter` has returned.
 #[diagnostic::on_unimplemented(
-    message = "`enter` calls a closure, and `{Self}` would run after it has returned, on another stream",
+    message = "`enter` calls a closure, and `{Self}` would run after it has returned, outside of the scope",
     label = "a future that runs outside of the scope",
-    note = "use `scope(|| async {{ … }}).await`, which makes the stream current at each poll"
+    note = "use `scope(|| async {{ … }}).await`, which makes the scope current at each poll"
 )]
 pub trait MadeInScope {}
 

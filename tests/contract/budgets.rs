@@ -6,7 +6,7 @@ use futures::future::{join_all, try_join_all};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use warpline::prelude::*;
-use warpline::{BlockState, Budget, Device, Error, InCurrentStream, MemoryShortage, Result};
+use warpline::{BlockState, Device, Error, InCurrentStream, MemoryShortage, Result};
 
 const MIB: usize = 1 << 20;
 
@@ -93,6 +93,7 @@ contract! {
         let outside = stream.alloc::<u8>(20 * MIB)?;
         drop((held, more, other, outside));
         assert_eq!((first.used_bytes(), second.used_bytes()), (0, 0));
+        assert_eq!((first.peak_used_bytes(), second.peak_used_bytes()), (16 * MIB, 20 * MIB));
     }
 
     async fn short_blocks_share_granules_of_their_budget([device]) {
@@ -124,7 +125,7 @@ contract! {
         assert!(poll(long.as_mut()).is_pending());
         assert!(poll(short.as_mut()).is_pending(), "it fits, and the one before it waits");
         let summary = device.memory_summary();
-        let (waiting, line) = ("requests for budgets         number       size", "the first waits for 24.0 MiB since");
+        let (waiting, line) = ("requests for budgets         number       size", " for 24.0 MiB: budget (tests/contract/budgets.rs:");
         assert!(summary.contains(waiting) && summary.contains(line), "{summary}");
         drop(held);
         let long = long.await?;
@@ -214,7 +215,7 @@ contract! {
         let (_runtime, device) = with_settings(&device, |builder| builder.memory_limit(32 * MIB))?;
         let budget = device.budget(4 * MIB).await?;
         let error = budget.scope(|| device.budget(2 * MIB)).await.map(drop).unwrap_err();
-        says(&error, ErrorKind::Reentrant, &["budget (tests/contract/budgets.rs:", "ask for all of it before the scope begins"]);
+        says(&error, ErrorKind::Reentrant, &["2.0 MiB asked by code that runs in the scope of a budget of 4.0 MiB already", "ask for all of it before the scope begins"]);
         let error = budget.enter(|| device.blocking_budget(2 * MIB)).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Reentrant);
         // Outside of the scope it may wait: two that need each other's are the program's to avoid.

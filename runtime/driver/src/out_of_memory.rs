@@ -37,6 +37,9 @@ pub struct OutOfMemory {
     pub graph_bytes: usize,
     /// Bytes that are granted to budgets, whether in use or not.
     pub budget_bytes: usize,
+    /// Bytes that cannot be granted to budgets: the pieces of memory with live allocations outside
+    /// of them. 0 if there are no budgets.
+    pub outside_bytes: usize,
     /// Bytes that the driver refused to free. They stay allocated until the process ends, and
     /// limits count them.
     pub not_freed_bytes: usize,
@@ -124,6 +127,7 @@ impl OutOfMemory {
             earlier_bytes: 0,
             graph_bytes: 0,
             budget_bytes: 0,
+            outside_bytes: 0,
             not_freed_bytes: 0,
             holders: Vec::new(),
         }
@@ -143,12 +147,11 @@ impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (asked, shortage) = (ByteSize(self.requested_bytes), self.shortage);
         if let MemoryShortage::Budget { counted_bytes, .. } = shortage {
-            let counted = ByteSize(counted_bytes);
-            write!(
-                f,
-                "the budget on {} is spent: {asked} asked, which count as {counted}, {shortage}",
-                self.device
-            )?;
+            let counts = match counted_bytes == self.requested_bytes {
+                true => String::new(),
+                false => format!(", which count as {}", ByteSize(counted_bytes)),
+            };
+            write!(f, "the budget on {} is spent: {asked} asked{counts}, {shortage}", self.device)?;
             self.write_holders(f)?;
             return f.write_str("; drop tensors of this budget, or ask for a larger one");
         }
@@ -167,7 +170,8 @@ impl fmt::Display for OutOfMemory {
             write!(f, ", and earlier requests wait for {}", ByteSize(self.earlier_bytes))?;
         }
         if self.budget_bytes > 0 {
-            write!(f, ", {} granted to budgets", ByteSize(self.budget_bytes))?;
+            let (granted, outside) = (ByteSize(self.budget_bytes), ByteSize(self.outside_bytes));
+            write!(f, ", {granted} granted to budgets, {outside} in use outside of them")?;
         }
         if self.not_freed_bytes > 0 {
             write!(f, ", {} that the driver did not free", ByteSize(self.not_freed_bytes))?;
@@ -176,10 +180,14 @@ impl fmt::Display for OutOfMemory {
         self.write_holders(f)?;
         f.write_str("; drop tensors or lower the batch size")?;
         match shortage {
-            MemoryShortage::Limit { .. } => f.write_str(", or raise memory_limit"),
-            MemoryShortage::Fraction { .. } => f.write_str(", or raise memory_fraction"),
-            _ => Ok(()),
+            MemoryShortage::Limit { .. } => f.write_str(", or raise memory_limit")?,
+            MemoryShortage::Fraction { .. } => f.write_str(", or raise memory_fraction")?,
+            _ => {}
         }
+        if self.budget_bytes == 0 && self.allocated_bytes > 0 {
+            f.write_str("; requests that run at the same time can wait for a Device::budget")?;
+        }
+        Ok(())
     }
 }
 

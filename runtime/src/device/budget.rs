@@ -22,8 +22,9 @@ impl Device {
     /// need limits that fit together. [`memory_summary`](Self::memory_summary) shows the budgets
     /// and who waits.
     ///
-    /// Ask before anything is allocated that others may wait for. To use several devices, ask in
-    /// the same order everywhere.
+    /// Ask before anything is allocated that others may wait for. To use several devices, ask for
+    /// all budgets in the same order everywhere, and then nest their scopes. A task that holds a
+    /// budget and asks for another one outside of the scope may wait for itself.
     ///
     /// # Cancel safety
     /// Dropping the future gives up its place in the queue. Nothing is lost.
@@ -62,7 +63,7 @@ impl Device {
     pub fn budget(&self, bytes: usize) -> impl Future<Output = Result<Budget>> + Send + use<'_> {
         let site = Site::here(&"budget");
         async move {
-            let budgeted = budget(self.shared(), site, bytes, scope::budget().is_some()).await?;
+            let budgeted = budget(self.shared(), site, bytes, within()).await?;
             Ok(Budget(Arc::new(budgeted)))
         }
     }
@@ -75,9 +76,14 @@ impl Device {
     #[track_caller]
     pub fn blocking_budget(&self, bytes: usize) -> Result<Budget> {
         let site = Site::here(&"blocking_budget");
-        let budgeted = budget_blocking(self.shared(), site, bytes, scope::budget().is_some())?;
+        let budgeted = budget_blocking(self.shared(), site, bytes, within())?;
         Ok(Budget(Arc::new(budgeted)))
     }
+}
+
+/// Returns the bytes of the budget in whose scope the caller is.
+fn within() -> Option<usize> {
+    scope::budget().map(|budget| Budget(budget).bytes())
 }
 
 impl Budget {
@@ -96,17 +102,23 @@ impl Budget {
         self.figures().1
     }
 
-    /// Returns the bytes granted and used. In the child of a fork both are 0.
-    fn figures(&self) -> (usize, usize) {
+    /// Returns the most bytes that counted against it so far: the least budget with which the same
+    /// allocations would have been served.
+    pub fn peak_used_bytes(&self) -> usize {
+        self.figures().2
+    }
+
+    /// Returns the bytes granted and used, and the most used. In the child of a fork all are 0.
+    fn figures(&self) -> (usize, usize, usize) {
         let Budgeted { device, id } = &*self.0;
         let id: BudgetId = *id;
-        if warpline_driver::process::is_forked() { (0, 0) } else { device.memory.budget(id) }
+        if warpline_driver::process::is_forked() { (0, 0, 0) } else { device.memory.budget(id) }
     }
 }
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, used_bytes) = self.figures();
+        let (bytes, used_bytes, _) = self.figures();
         write!(f, "Budget({}, {} of {})", self.0.device.id, ByteSize(used_bytes), ByteSize(bytes))
     }
 }

@@ -12,12 +12,13 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
-use warpline_driver::{Error, ErrorKind, Result, process, reentry};
+use warpline_driver::{ByteSize, Error, ErrorKind, Result, process, reentry};
 
 /// A share of a device's memory, from [`Device::budget`].
 ///
 /// What is allocated in its scope ([`enter`](Self::enter), [`scope`](Self::scope)) counts against
-/// it. Dropping it returns the share once its scopes and the memory that counts are gone, too.
+/// it. Holding it counts nothing. Dropping it returns the share once its scopes and the memory
+/// that counts are gone, too. Tasks share one by an `Arc`.
 ///
 /// # How memory counts
 /// An allocation of more than 1 MiB counts as its length rounded up to 2 MiB. Shorter ones share
@@ -77,8 +78,8 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Waits until a budget of `len_bytes` is granted. `has_budget`: true if the caller is in the
-/// scope of a budget.
+/// Waits until a budget of `len_bytes` is granted. `within`: the bytes of the budget in whose scope
+/// the caller is.
 ///
 /// # Errors
 /// `OutOfMemory` if it does not fit beside the memory outside; `Reentrant` in a host function or
@@ -88,9 +89,9 @@ pub(crate) async fn budget(
     device: &Arc<DeviceShared>,
     site: Site,
     len_bytes: usize,
-    has_budget: bool,
+    within: Option<usize>,
 ) -> Result<Budgeted> {
-    answered(ask(device, site, len_bytes, has_budget)?).await
+    answered(ask(device, site, len_bytes, within)?).await
 }
 
 /// Waits like [`budget`], on the calling thread.
@@ -102,23 +103,25 @@ pub(crate) fn budget_blocking(
     device: &Arc<DeviceShared>,
     site: Site,
     len_bytes: usize,
-    has_budget: bool,
+    within: Option<usize>,
 ) -> Result<Budgeted> {
     device.ensure_open()?;
     if !may_wait() {
         return Err(reentry::refused(&site));
     }
     device.runtime.sync.may_block(site, "await device.budget(bytes) instead")?;
-    block_on(answered(ask(device, site, len_bytes, has_budget)?))
+    block_on(answered(ask(device, site, len_bytes, within)?))
 }
 
-fn ask(device: &Arc<DeviceShared>, site: Site, len_bytes: usize, has_budget: bool) -> Result<Asked<'_>> {
+fn ask(device: &Arc<DeviceShared>, site: Site, len_bytes: usize, within: Option<usize>) -> Result<Asked<'_>> {
     device.ensure_open()?;
     reentry::may_ask(&site)?;
-    if has_budget {
+    if let Some(within) = within {
         let text = format!(
-            "{site}: this code runs in the scope of a budget already, and two that wait for each other's \
-             second budget never end; ask for all of it before the scope begins"
+            "{site}: {} asked by code that runs in the scope of a budget of {} already, and two that wait \
+             for each other's second budget never end; ask for all of it before the scope begins",
+            ByteSize(len_bytes),
+            ByteSize(within)
         );
         return Err(Error::new(ErrorKind::Reentrant, text));
     }

@@ -138,8 +138,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn budget(&self, id: BudgetId) -> (usize, usize) {
-        (self.budgets[id.0].bytes, self.budgets[id.0].used_bytes)
+    pub(crate) fn budget(&self, id: BudgetId) -> (usize, usize, usize) {
+        (self.budgets[id.0].bytes, self.budgets[id.0].used_bytes, self.budgets[id.0].used_bytes)
     }
 
     pub(crate) fn granted_bytes(&self) -> usize {

@@ -19,7 +19,7 @@ use std::task::{Context, Wake, Waker};
 
 /// Waits on the calling thread for a budget of so many units.
 fn budget(core: &StreamCore, units: usize) -> Budgeted {
-    budget_blocking(&core.device, Site, units * UNIT_BYTES, false).expect("it is not refused")
+    budget_blocking(&core.device, Site, units * UNIT_BYTES, None).expect("it is not refused")
 }
 
 /// A request that has joined the queue.
@@ -38,7 +38,7 @@ fn budget_later(core: &StreamCore, units: usize) -> Waiting<Budgeted> {
 
 fn budget_for(core: &StreamCore, units: usize, waker: &Waker) -> Waiting<Budgeted> {
     let device = core.device.clone();
-    poll_once(async move { await_budget(&device, Site, units * UNIT_BYTES, false).await }, waker)
+    poll_once(async move { await_budget(&device, Site, units * UNIT_BYTES, None).await }, waker)
 }
 
 /// Awaits a request, and drops its budget.

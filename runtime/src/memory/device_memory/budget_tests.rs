@@ -68,5 +68,5 @@ fn budgets_at_the_end_of_the_range_do_not_overflow() {
     assert!(waits.try_recv().is_err());
     memory.close_budget(budget);
     assert!(waits.try_recv().is_ok());
-    assert_eq!(memory.budget(granted(&memory, 0)), (2 * MIB, 0));
+    assert_eq!(memory.budget(granted(&memory, 0)), (2 * MIB, 0, 0));
 }

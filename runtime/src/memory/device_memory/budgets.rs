@@ -166,8 +166,8 @@ impl DeviceMemory {
         self.serve_budgets(); // weaken: close-then-answer
     }
 
-    /// Returns the bytes of a budget, and those that count against it.
-    pub(crate) fn budget(&self, id: BudgetId) -> (usize, usize) {
+    /// Returns the bytes of a budget, those that count against it, and the most that did so far.
+    pub(crate) fn budget(&self, id: BudgetId) -> (usize, usize, usize) {
         self.pool.lock().budget(id)
     }
 

@@ -23,6 +23,7 @@ impl DeviceMemory {
         details.graph_bytes = pool.free_bytes_of_graphs();
         details.cached_bytes = stats.reserved_bytes - stats.allocated_bytes - details.graph_bytes;
         details.budget_bytes = stats.budget_bytes;
+        details.outside_bytes = if stats.budgets > 0 { pool.bytes_outside() + self.not_freed() } else { 0 };
         details.not_freed_bytes = self.not_freed();
         details.waiting_bytes = pool.unfinished_bytes(&|used| order.is_over(used));
         let mut unfinished = pool.uses_of_free_memory().filter(|used| !order.is_over(*used));
@@ -52,19 +53,32 @@ impl DeviceMemory {
             Some(counted) => format!(", which counts as {},", ByteSize(counted)),
             None => String::new(),
         };
-        let text = format!(
-            "a budget of {}{counts} does not fit on {}: {shortage}, and {} are in use outside of budgets; \
-             ask for less, or drop tensors",
+        let mut text = format!(
+            "a budget of {}{counts} does not fit on {}: {shortage}, and {} are in use outside of budgets",
             ByteSize(len_bytes),
             self.driver.id(),
             ByteSize(outside)
         );
+        let holders = pool.holders_outside(OutOfMemory::MOST_HOLDERS);
+        let mut word = "; largest holders outside:";
+        for holder in &holders {
+            text += &format!("{word} {holder}");
+            word = ",";
+        }
+        text += "; ask for less";
+        if outside > 0 {
+            text += ", or allocate the rest in the scopes of budgets, too";
+        }
+        if self.limit.is_some() {
+            text += ", or raise the limit";
+        }
         let mut details = OutOfMemory::new(self.driver.id(), len_bytes, shortage);
         let stats = self.stats_of(pool);
         details.allocated_bytes = stats.allocated_bytes;
         details.budget_bytes = stats.budget_bytes;
         details.not_freed_bytes = stats.not_freed_bytes;
-        details.holders = pool.largest_holders(OutOfMemory::MOST_HOLDERS);
+        details.outside_bytes = outside;
+        details.holders = holders;
         Error::new(ErrorKind::OutOfMemory, text).with_out_of_memory(details)
     }
 

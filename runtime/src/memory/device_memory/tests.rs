@@ -263,7 +263,7 @@ fn out_of_memory_names_the_numbers_and_the_largest_holders() {
         format!(
             "cpu:0 is out of memory: 64.0 MiB asked, 24.0 MiB free of 100 MiB (44.0 MiB in use, 32.0 MiB cached, 32.0 MiB of \
              it behind unfinished work); largest holders: 32.0 MiB from {file}:{line} (2 allocations), 12.0 MiB from {file}:{}; drop tensors or \
-             lower the batch size",
+             lower the batch size; requests that run at the same time can wait for a Device::budget",
             line - 1,
             file = file!(),
         )

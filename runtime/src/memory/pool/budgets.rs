@@ -53,9 +53,17 @@ struct Budget {
     bytes: usize,
     /// The bytes that count against it.
     used_bytes: usize,
+    most_used_bytes: usize,
     /// The granules of its short blocks, in the order in which it got them.
     granules: Vec<Granule>,
     is_open: bool,
+}
+
+impl Budget {
+    fn count(&mut self, bytes: usize) {
+        self.used_bytes += bytes;
+        self.most_used_bytes = self.most_used_bytes.max(self.used_bytes);
+    }
 }
 
 /// A granule that short blocks share.
@@ -111,7 +119,10 @@ impl Pool {
             if budgets.by_id.contains_key(&id) {
                 continue;
             }
-            budgets.by_id.insert(id, Budget { bytes, used_bytes: 0, granules: Vec::new(), is_open: true });
+            budgets.by_id.insert(
+                id,
+                Budget { bytes, used_bytes: 0, most_used_bytes: 0, granules: Vec::new(), is_open: true },
+            );
             budgets.granted_bytes += bytes;
             self.note_flags();
             return id;
@@ -141,9 +152,10 @@ impl Pool {
         !self.budgets.by_id.is_empty()
     }
 
-    /// Returns the bytes of a budget, and those that count against it.
-    pub(in crate::memory) fn budget(&self, id: BudgetId) -> (usize, usize) {
-        self.budgets.by_id.get(&id).map_or((0, 0), |budget| (budget.bytes, budget.used_bytes))
+    /// Returns the bytes of a budget, those that count against it, and the most that did so far.
+    pub(in crate::memory) fn budget(&self, id: BudgetId) -> (usize, usize, usize) {
+        let figures = |budget: &Budget| (budget.bytes, budget.used_bytes, budget.most_used_bytes);
+        self.budgets.by_id.get(&id).map_or((0, 0, 0), figures)
     }
 
     pub(in crate::memory) fn granted_bytes(&self) -> usize {
@@ -188,9 +200,16 @@ impl Pool {
         if !matches!(self.source(request, order), Source::Beyond) {
             return None;
         }
-        let (budget_bytes, used_bytes) = self.budget(share.budget);
+        let (budget_bytes, used_bytes, _) = self.budget(share.budget);
         let free_bytes = budget_bytes - used_bytes;
         Some(MemoryShortage::Budget { counted_bytes: request.size, free_bytes, budget_bytes })
+    }
+
+    /// Returns the lines that hold the most memory outside, largest first.
+    pub(in crate::memory) fn holders_outside(&self, at_most: usize) -> Vec<MemoryHolder> {
+        let is_outside = |block: &&Block| block.state == State::Live && block.budget.is_none();
+        let live = self.blocks.iter().filter(is_outside);
+        largest_holders(live.filter_map(|block| Some((block.site?.location, block.len))), at_most)
     }
 
     /// Returns the lines that hold the most memory of a budget, largest first.
@@ -210,7 +229,7 @@ impl Pool {
         if !matches!(self.source(request, order), Source::New) {
             return None;
         }
-        self.budgets.by_id.get_mut(&share.budget)?.used_bytes += request.size;
+        self.budgets.by_id.get_mut(&share.budget)?.count(request.size);
         Some(Request { share: Some(Share { is_charged: true, ..share }), ..*request })
     }
 
@@ -394,7 +413,7 @@ impl Pool {
         let Some(share) = request.share else { return };
         let Some(budget) = self.budgets.by_id.get_mut(&share.budget) else { return };
         if !share.is_charged {
-            budget.used_bytes += request.size;
+            budget.count(request.size);
         }
         let Some(len) = share.short_bytes else {
             let block = &mut self.blocks[index];

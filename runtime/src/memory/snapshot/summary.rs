@@ -35,7 +35,7 @@ fn waiters(f: &mut Formatter<'_>, name: &str, waiters: Option<MemoryWaiters>) ->
     writeln!(f)?;
     row(f, name, &["number", "size"])?;
     blocks(f, "", (requests, bytes))?;
-    writeln!(f, "the first waits for {} since {first_since:?}: {first_site}", ByteSize(first_bytes))
+    writeln!(f, "the first has waited {first_since:.0?} for {}: {first_site}", ByteSize(first_bytes))
 }
 
 impl fmt::Display for MemorySnapshot {
