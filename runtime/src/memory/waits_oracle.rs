@@ -58,7 +58,7 @@ pub(super) enum Op {
 #[derive(Default)]
 pub(super) struct Device {
     pub(super) streams: [Vec<Op>; STREAMS],
-    pub(super) completed: [u64; STREAMS],
+    completed: [u64; STREAMS],
     open: Vec<bool>,
 }
 
@@ -72,7 +72,14 @@ impl Device {
         self.completed[used.stream.number() as usize] >= used.ticket
     }
 
-    pub(super) fn can_run(&self, stream: usize) -> bool {
+    /// Runs the next op of a stream, if it can run.
+    fn step(&mut self, stream: usize) -> bool {
+        let can_run = self.can_run(stream);
+        self.completed[stream] += u64::from(can_run);
+        can_run
+    }
+
+    fn can_run(&self, stream: usize) -> bool {
         match self.streams[stream].get(self.completed[stream] as usize) {
             None => false,
             Some(Op::Work) => true,
@@ -106,6 +113,27 @@ impl Device {
             Op::Wait(before) => self.ends(*before),
             Op::Gate(gate) => self.open[*gate],
         })
+    }
+}
+
+/// Lets streams and tasks act in the order that `choices` draws, until none moves. `run` gets the
+/// number of the round and of a task, and returns true if it moved.
+pub(super) fn run_actors(
+    choices: &[u8],
+    device: &Mutex<Device>,
+    tasks: usize,
+    mut run: impl FnMut(usize, usize) -> bool,
+) {
+    let actors = STREAMS + tasks;
+    for at in 0.. {
+        let chosen = choices.get(at % choices.len().max(1)).map_or(0, |choice| *choice as usize + at / 7);
+        let moved = (0..actors).any(|offset| {
+            let actor = (chosen + offset) % actors;
+            if actor >= STREAMS { run(at, actor - STREAMS) } else { device.lock().step(actor) }
+        });
+        if !moved {
+            break;
+        }
     }
 }
 
@@ -319,23 +347,8 @@ impl World {
 
     /// Runs everything to its end, in the order that `choices` draws.
     fn run_to_the_end(&mut self, choices: &[u8]) {
-        let actors = STREAMS + self.tasks.len();
-        for at in 0.. {
-            let chosen = choices.get(at % choices.len().max(1)).map_or(0, |choice| *choice as usize + at / 7);
-            let moved = (0..actors).any(|offset| {
-                let actor = (chosen + offset) % actors;
-                if actor >= STREAMS {
-                    return self.run(actor - STREAMS);
-                }
-                let mut device = self.device.lock();
-                let can_run = device.can_run(actor);
-                device.completed[actor] += u64::from(can_run);
-                can_run
-            });
-            if !moved {
-                break;
-            }
-        }
+        let device = self.device.clone();
+        run_actors(choices, &device, self.tasks.len(), |_, task| self.run(task));
         for task in &self.tasks {
             assert!(task.waits.is_none(), "a task waits for ever");
         }

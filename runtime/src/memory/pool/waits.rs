@@ -1,6 +1,7 @@
 //! The use that a request waits for on the host, when no rung of the ladder serves it.
 
-use super::{GRANULE_BYTES, Pool, Request, ReuseOrder, Source, serves};
+use super::ladder::serves;
+use super::{GRANULE_BYTES, Pool, Request, ReuseOrder, Source};
 use crate::memory::blocks::{Block, NONE, Segment, State};
 use crate::order::Use;
 use std::ops::Range;
