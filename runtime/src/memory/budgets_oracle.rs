@@ -68,7 +68,7 @@ fn program(shorts: bool) -> impl Strategy<Value = Program> {
         .prop_map(|(budget, is_early, steps)| Program { budget: Some(budget), is_early, steps })
 }
 
-/// What a stream knows: its own order alone, and what has finished.
+/// The knowledge of a stream: its own order alone, and what has finished.
 struct Knows {
     device: Arc<Mutex<Device>>,
     /// True if it can wait for another stream on the device.
@@ -225,7 +225,7 @@ impl World {
             Err(error) => {
                 let details = error.out_of_memory().expect("it has figures");
                 let is_spent = matches!(details.shortage, MemoryShortage::Budget { .. });
-                // What requests outside wait for counts as given to them.
+                // Memory that requests outside wait for counts as given to them.
                 let has_outside = self.tasks.iter().any(|task| task.program.budget.is_none());
                 let earlier = if has_outside { details.earlier_bytes } else { 0 };
                 self.was_short |= self.beside_budgets() + earlier > self.limit;

@@ -16,9 +16,9 @@ use warpline_driver::{ByteSize, Error, ErrorKind, Result, process, reentry};
 
 /// A share of a device's memory, from [`Device::budget`].
 ///
-/// What is allocated in its scope ([`enter`](Self::enter), [`scope`](Self::scope)) counts against
-/// it. Holding it counts nothing. Dropping it returns the share once its scopes and the memory
-/// that counts are gone, too. Tasks share one by an `Arc`.
+/// Memory that is allocated in its scope ([`enter`](Self::enter), [`scope`](Self::scope)) counts
+/// against it. Holding it counts nothing. Dropping it returns the share once its scopes and the
+/// memory that counts are gone, too. Tasks share one by an `Arc`.
 ///
 /// # How memory counts
 /// An allocation of more than 1 MiB counts as its length rounded up to 2 MiB. Shorter ones share
