@@ -1,5 +1,5 @@
-//! Random programs that allocate, on every backend. Their verdicts are those of arithmetic, however
-//! long each op takes: before each one, a copy of random length delays its stream.
+//! Random programs that allocate, on every backend. Their verdicts are those of arithmetic,
+//! however long each op takes: before each one, a copy of random length delays its stream.
 
 use crate::support::programs::Dice;
 use crate::{contract, with_settings};

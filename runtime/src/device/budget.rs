@@ -20,7 +20,7 @@ impl Device {
     /// asked for. Memory outside is not limited by budgets, so leave room for what the program
     /// allocates without one, and for the workspaces of libraries. Two runtimes with one device
     /// need limits that fit together. [`memory_summary`](Self::memory_summary) shows the budgets
-    /// and who waits.
+    /// and the requests that wait.
     ///
     /// Ask before anything is allocated that others may wait for. To use several devices, ask for
     /// all budgets in the same order everywhere, and then nest their scopes. A task that holds a

@@ -78,8 +78,8 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Waits until a budget of `len_bytes` is granted. `within`: the bytes of the budget in whose scope
-/// the caller is.
+/// Waits until a budget of `len_bytes` is granted. `within`: the bytes of the budget in whose
+/// scope the caller is.
 ///
 /// # Errors
 /// `OutOfMemory` if it does not fit beside the memory outside; `Reentrant` in a host function or

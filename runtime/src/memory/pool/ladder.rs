@@ -177,8 +177,9 @@ pub(super) fn serves(blocks: &Blocks, block: &Block, request: &Request) -> bool 
         || block.len > request.size && (request.share.is_none() || blocks.segment(block.segment).grows)
 }
 
-/// Returns the block to wait for, of those that one wait would release. It is the one freed longest
-/// ago among those queued behind a stream with two or more of them; with `any`, behind any stream.
+/// Returns the block to wait for, of those that one wait would release. It is the one freed
+/// longest ago among those queued behind a stream with two or more of them; with `any`, behind any
+/// stream.
 fn longest_queued(waits: &mut [(Use, Rank)], any: bool) -> Option<(Use, Rank)> {
     waits.sort_unstable_by_key(|(used, place)| (used.stream, place.freed));
     let queues = waits.chunk_by(|a, b| a.0.stream == b.0.stream);
