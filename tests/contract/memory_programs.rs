@@ -2,8 +2,10 @@
 //! however long each op takes: before each one, a copy of random length delays its stream.
 
 use crate::support::programs::Dice;
+use crate::support::software::run_cuda_tests;
 use crate::{contract, with_settings};
 use futures::future::try_join_all;
+use std::ops::Range;
 use warpline::prelude::*;
 use warpline::{Device, DeviceId, Error, MemoryShortage, Result};
 use warpline_test_counts::count;
@@ -155,27 +157,51 @@ async fn budgets(device: &Device, number: u64) -> Result<()> {
     machine.device.synchronize().await
 }
 
-/// The number of programs of a test, of which there are two for each backend. With seeds, each
-/// program runs under several.
-fn programs(device: &Device) -> u64 {
-    match device.id() {
+/// The variable with the number of a child's first program.
+const FIRST: &str = "WARPLINE_TEST_FIRST_PROGRAM";
+
+/// Returns the numbers of a test's programs. With seeds, each program runs under several.
+fn programs(device: &Device) -> Range<u64> {
+    let first = std::env::var(FIRST).map_or(0, |first| first.parse().expect("a number"));
+    let programs = match device.id() {
         // A driver that copies byte by byte.
-        DeviceId::Other { .. } => count(8, 300),
-        _ if device.runs_in_turns() => count(4, 400),
-        _ => count(20, 5000),
-    }
+        DeviceId::Other { .. } => count(8, 50),
+        _ if device.runs_in_turns() => count(4, 50),
+        _ => count(20, PART),
+    };
+    first..first + programs
 }
 
 contract! {
     async fn programs_of_one_length_get_the_verdicts_of_arithmetic([device]) {
-        for number in 0..programs(&device) {
+        for number in programs(&device) {
             one_length(&device, number).await?;
         }
     }
 
     async fn requests_with_budgets_get_the_verdicts_of_arithmetic([device]) {
-        for number in 0..programs(&device) {
+        for number in programs(&device) {
             budgets(&device, number).await?;
         }
+    }
+}
+
+/// The number of programs of each kind that a test runs within its minute.
+const PART: u64 = 200;
+
+/// In the full size these are 10 000 programs on each of the two devices, together with the tests
+/// above. The quick size runs a few.
+#[test]
+fn further_programs_get_the_verdicts_of_arithmetic() {
+    for part in 1..count(2, 25) {
+        let first = part * PART;
+        run_cuda_tests("memory_programs", &[(FIRST, &first.to_string())]);
+        crate::on_threads(move |[device]| async move {
+            for number in first..first + count(20, PART) {
+                one_length(&device, number).await?;
+                budgets(&device, number).await?;
+            }
+            Ok(())
+        });
     }
 }
