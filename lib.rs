@@ -262,9 +262,9 @@ pub use warpline_runtime::{
     DeviceValue, Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch,
     HoldsMemory, InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder,
     MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OrderMode,
-    OutOfMemory, Pending, Permit, Pinned, PinnedStats, Priority, RawStream, Result, Runtime, RuntimeBuilder,
-    Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool, SyncMode, Ticket,
-    WakeUp, kernel, reads, trace, writes,
+    OutOfMemory, Pending, Permit, Pinned, PinnedPart, PinnedStats, Priority, RawStream, Result, Runtime,
+    RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool,
+    SyncMode, Ticket, WakeUp, kernel, reads, trace, writes,
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};

@@ -51,8 +51,8 @@ pub use health::{HealthState, HealthWatch};
 #[doc(hidden)]
 pub use memory::pinned_len;
 pub use memory::{
-    BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, MemoryWaiters, Pinned, PinnedStats,
-    Served,
+    BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryStats, MemoryWaiters, Pinned, PinnedPart,
+    PinnedStats, Served,
 };
 pub use order::{ByteRange, Conflict, OrderMode, Site, StreamId};
 #[doc(hidden)]

@@ -30,7 +30,7 @@ pub(crate) use pinned::{
     Asker, Claim, EndOfRead, HostEnd, HostGrant, InFlight, PinnedBytes, PinnedPool, Preparing, Promise,
     Promises, Purpose, Want,
 };
-pub use pinned::{Pinned, PinnedStats, pinned_len};
+pub use pinned::{Pinned, PinnedPart, PinnedStats, pinned_len};
 pub(crate) use pool::{BlockId, BudgetId, Grant, PoolId, ReuseOrder};
 pub(crate) use queue::SharedOrder;
 pub use snapshot::{BlockState, MemoryBlock, MemorySegment, MemorySnapshot, MemoryWaiters};

@@ -29,6 +29,7 @@
 //! as a [`HostEnd`], which [`PinnedBytes::end_for`] makes, and [`HostEnd::for_cpu`].
 
 mod in_flight;
+mod parts;
 mod pool;
 mod promise;
 mod waits;
@@ -36,6 +37,7 @@ mod waits;
 use crate::background;
 pub(crate) use in_flight::{Claim, EndOfRead, InFlight, Preparing, Purpose, Return};
 use parking_lot::Mutex;
+pub use parts::PinnedPart;
 use pool::{ALIGN_BYTES, HostBlock};
 pub(crate) use pool::{DEFAULT_CAP_BYTES, PinnedPool};
 pub use pool::{PinnedStats, pinned_len};
