@@ -236,7 +236,9 @@
 //!   [`KernelChecks`]. A build then takes half as long again, and a release build nearly twice as
 //!   long.
 //! * `safetensors`: `nn::load_safetensors` and `nn::to_safetensors`, for the state of modules.
+//! * `serve`: [`serve::Batcher`], which gathers the requests of a service into batches.
 //! * `serde`: [`MemorySnapshot`] serializes, for JSON.
+//! * `tower`: [`serve::BatcherService`], a batcher behind the middleware of `tower`.
 //! * `test-util`: gates, planned faults and seeded runs, for tests.
 //! * `trace`: [`trace::Recorder`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -268,6 +270,9 @@ pub use warpline_runtime::{
 };
 #[doc(hidden)]
 pub use warpline_runtime::{Bookkeeping, HistorySizes};
+#[cfg(feature = "serve")]
+#[doc(inline)]
+pub use warpline_serve as serve;
 
 /// Types for authors of backends and of ops.
 ///
@@ -325,6 +330,7 @@ mod programs {
     #[cfg(feature = "clap")]
     #[doc = include_str!("docs/from-pytorch.md")]
     struct FromPyTorch;
+    #[cfg(feature = "serve")]
     #[doc = include_str!("docs/guide/services.md")]
     struct Services;
 }

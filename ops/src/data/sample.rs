@@ -91,7 +91,7 @@ pub trait Sample: sealed::Sealed + Send + Sync + 'static {
 /// This trait is sealed. Tuples of [`TensorElement`] types implement it.
 pub trait TensorSample: Sample {
     /// One tensor for each field: `(Tensor, Tensor)` for `(A, B)`.
-    type Tensors;
+    type Tensors: Clone + Send + Sync;
 
     /// Returns tensors of `rows` samples, which share the memory of `buffers`.
     #[doc(hidden)]

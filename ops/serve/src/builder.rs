@@ -1,0 +1,318 @@
+//! The settings of a batcher, and how it is made.
+
+use crate::Rows;
+use crate::batcher::Batcher;
+use crate::model::{Captured, Model, Tensors};
+use crate::queue::Queue;
+use crate::shared::{Block, End, Shared};
+use crate::slot::Slot;
+use futures::future::{Either, select};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::panic::catch_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+use warpline_ops::Shape;
+use warpline_runtime::{ByteSize, Device, Error, ErrorKind, HealthState, Result, Stream, pinned_len};
+
+/// A builder for a [`Batcher`].
+#[must_use = "`build` makes the batcher"]
+pub struct BatcherBuilder<I: Rows, O: Rows> {
+    device: Device,
+    inputs: I::Shapes,
+    outputs: O::Shapes,
+    max_rows: usize,
+    max_wait: Duration,
+    in_flight: usize,
+    max_queued: Option<usize>,
+    has_fixed_rows: bool,
+    label: Arc<str>,
+}
+
+impl<I: Rows, O: Rows> Batcher<I, O> {
+    /// Returns a builder for a batcher on `device`, whose rows have these shapes: one for each
+    /// input and each output, without the dimension of the batch.
+    pub fn builder(device: &Device, inputs: I::Shapes, outputs: O::Shapes) -> BatcherBuilder<I, O> {
+        BatcherBuilder {
+            device: device.clone(),
+            inputs,
+            outputs,
+            max_rows: 32,
+            max_wait: Duration::ZERO,
+            in_flight: 2,
+            max_queued: None,
+            has_fixed_rows: false,
+            label: "batch".into(),
+        }
+    }
+}
+
+impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
+    /// Sets the most rows that a batch may have; 32 by default.
+    pub fn max_rows(mut self, rows: usize) -> Self {
+        self.max_rows = rows;
+        self
+    }
+
+    /// Sets how long the first row of a batch waits for others; not at all by default.
+    ///
+    /// It matters only while the batcher has a slot without a batch. A slot that has just become
+    /// free takes the queued rows at once, so under load batches fill by themselves.
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = wait;
+        self
+    }
+
+    /// Sets how many batches run at a time; 2 by default. With 2, the copies of one overlap with
+    /// the computation of the other.
+    pub fn in_flight(mut self, batches: usize) -> Self {
+        self.in_flight = batches;
+        self
+    }
+
+    /// Sets how many rows may wait for a batch; four batches of them by default. Further calls are
+    /// refused with [`ServeError::Full`](crate::ServeError::Full).
+    pub fn max_queued(mut self, rows: usize) -> Self {
+        self.max_queued = Some(rows);
+        self
+    }
+
+    /// Gives the model `max_rows` rows in every batch: those of the calls first, then zeros.
+    ///
+    /// By default the tensors have as many rows as there are calls.
+    pub fn fixed_rows(mut self) -> Self {
+        self.has_fixed_rows = true;
+        self
+    }
+
+    /// Sets the name of the batcher's streams in errors and traces; "batch" by default.
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Builds the batcher, with a model that gets a stream, the inputs and the number of calls.
+    ///
+    /// The stream is current while the model is polled, so tensor ops need not name it. The model
+    /// may return outputs whose work has not finished.
+    ///
+    /// A model that holds a network clones an `Arc` of it into each future. To fail a batch with
+    /// an error of its own, it returns `Error::new(kind, text)`.
+    ///
+    /// The batcher allocates pinned memory for the rows of all calls that may be queued, and for
+    /// `in_flight` batches. It holds this memory as long as it lives. It spawns a tokio task for
+    /// each batch that may run at a time, and one that watches the device.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a setting is 0, `max_queued` is less than `max_rows`, a row has no
+    /// elements, the pinned memory can never hold the rows, or there is no tokio runtime with
+    /// timers; `OutOfMemory` if the pinned memory has no room.
+    pub async fn build<M, F>(self, model: M) -> Result<Batcher<I, O>>
+    where
+        M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Tensors<O>>> + Send + 'static,
+    {
+        self.build_with(async |_, _, _| Ok(Model::of(model))).await
+    }
+
+    /// Builds the batcher with a model that is captured as a graph, once for each batch that may
+    /// run at a time and each of `sizes`.
+    ///
+    /// `model` gets the inputs, enqueues the work and returns the outputs. It is called for each
+    /// graph. A batch runs on the smallest size that has room for its rows. The rows behind them
+    /// are zeros, and the graph does not know how many are used. The copies of inputs and outputs
+    /// are not part of the graph, and overlap with other batches.
+    ///
+    /// Device memory: the inputs of each size, and what `model` allocates for it, `in_flight`
+    /// times; [`captured_bytes`](Batcher::captured_bytes) says how much.
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build); `InvalidArgument` if the largest size is not
+    /// `max_rows`, or one is 0; the errors of `model` and of
+    /// [`Stream::capture`](warpline_runtime::Stream::capture).
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::prelude::*;
+    /// use warpline::serve::Batcher;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = Device::best()?;
+    /// let doubled = Batcher::<(f32,), (f32,)>::builder(&device, [[3].into()], [[3].into()])
+    ///     .max_rows(16)
+    ///     .build_captured(&[1, 4, 16], |(x,)| Ok(((&x * 2.0).queued()?,)))
+    ///     .await?;
+    /// let answer = doubled.submit(|(row,)| Ok(row.fill(1.5))).await?;
+    /// assert_eq!(answer.outputs().0, [3.0; 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn build_captured(
+        self,
+        sizes: &[usize],
+        model: impl FnMut(Tensors<I>) -> Result<Tensors<O>>,
+    ) -> Result<Batcher<I, O>> {
+        let slots = (self.in_flight, self.max_rows);
+        self.build_with(async |device, shapes, widths| {
+            Ok(Model::Captured(Captured::new(device, slots, (shapes, widths), sizes, model).await?))
+        })
+        .await
+    }
+
+    async fn build_with(
+        self,
+        model: impl AsyncFnOnce(&Device, &I::Shapes, I::Widths) -> Result<Model<I, O>>,
+    ) -> Result<Batcher<I, O>> {
+        let tokio = tokio::runtime::Handle::try_current().map_err(|_| {
+            refused("it spawns tokio tasks, and there is no tokio runtime here; build it inside of one")
+        })?;
+        // Making a timer panics without them.
+        catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).map_err(|_| {
+            refused("it has timers, and the tokio runtime here has none; build the runtime with enable_time")
+        })?;
+        let max_queued = self.max_queued.unwrap_or(self.max_rows.saturating_mul(4));
+        self.check(max_queued)?;
+        let inputs = self.widths::<I>("input", &self.inputs)?;
+        let outputs = self.widths::<O>("output", &self.outputs)?;
+        let blocks = max_queued.div_ceil(self.max_rows).saturating_add(self.in_flight);
+        self.check_cap(inputs, outputs, max_queued, blocks)?;
+        let mut memory = Vec::with_capacity(blocks);
+        for _ in 0..blocks {
+            memory.push(Block::of(I::pinned(&self.device, inputs, self.max_rows).await?, inputs));
+        }
+        let model = model(&self.device, &self.inputs, inputs).await?;
+        let pool = self.device.stream_pool(self.in_flight)?.label(self.label);
+        let shared = Arc::new(Shared {
+            device: self.device,
+            pool,
+            max_rows: self.max_rows,
+            in_flight: self.in_flight,
+            max_queued,
+            has_fixed_rows: self.has_fixed_rows,
+            inputs: (self.inputs, inputs),
+            outputs: (self.outputs, outputs),
+            built: self.max_wait.is_zero().then(Instant::now),
+            queue: Mutex::new(Queue::new(self.max_rows, self.max_wait, memory)),
+            permits: Arc::new(Semaphore::new(max_queued)),
+            model: Mutex::new((Arc::new(model), 0)),
+            end: Mutex::new(End::Draining),
+            slots: AtomicUsize::new(self.in_flight),
+            slot_ended: Notify::new(),
+        });
+        for slot in 0..self.in_flight {
+            tokio.spawn(Slot::new(shared.clone(), slot).run());
+        }
+        tokio.spawn(watch(shared.clone()));
+        Ok(Batcher::of(shared))
+    }
+}
+
+impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
+    fn check(&self, max_queued: usize) -> Result<()> {
+        let numbers =
+            [("max_rows", self.max_rows), ("in_flight", self.in_flight), ("max_queued", max_queued)];
+        if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(refused(&format!("{what} is 0, and at least 1 is needed; raise it")));
+        }
+        if max_queued < self.max_rows {
+            let why = format!(
+                "max_queued is {max_queued}, and max_rows {}, so no batch could have all its rows; raise \
+                 max_queued, or lower max_rows",
+                self.max_rows
+            );
+            return Err(refused(&why));
+        }
+        if max_queued > Semaphore::MAX_PERMITS {
+            let why =
+                format!("max_queued is {max_queued}, and at most {} are possible", Semaphore::MAX_PERMITS);
+            return Err(refused(&why));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of elements of each input or output.
+    fn widths<R: Rows>(&self, what: &str, shapes: &R::Shapes) -> Result<R::Widths> {
+        if let Some(at) = shapes.as_ref().iter().position(|shape| shape.contains(&0)) {
+            return Err(refused(&format!(
+                "{what} {at} has rows of the shape {}, and so 0 elements, and at least 1 is needed; correct \
+                 the shape, or leave the {what} out",
+                shapes.as_ref()[at]
+            )));
+        }
+        let fits = |(width, (_, bytes)): (&usize, &(&str, usize))| {
+            let len_bytes = self.max_rows.checked_mul(*width).and_then(|len| len.checked_mul(*bytes));
+            len_bytes.is_some_and(|len| isize::try_from(len).is_ok())
+        };
+        match R::widths(shapes) {
+            Some(widths) if widths.as_ref().iter().zip(R::ELEMENTS).all(fits) => Ok(widths),
+            _ => {
+                let shapes: Vec<_> = shapes.as_ref().iter().map(Shape::to_string).collect();
+                Err(refused(&format!(
+                    "a batch of {} rows of the {what} shapes {} is larger than any memory; lower max_rows",
+                    self.max_rows,
+                    shapes.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Returns an error if the pinned memory can never have the blocks of the inputs, and those of
+    /// the outputs of the batches that run.
+    fn check_cap(
+        &self,
+        inputs: I::Widths,
+        outputs: O::Widths,
+        max_queued: usize,
+        blocks: usize,
+    ) -> Result<()> {
+        let (input, output) = (self.block_bytes::<I>(inputs), self.block_bytes::<O>(outputs));
+        let needed = input.saturating_mul(blocks).saturating_add(output.saturating_mul(self.in_flight));
+        let cap = self.device.pinned_stats().cap_bytes;
+        if needed <= cap {
+            return Ok(());
+        }
+        Err(refused(&format!(
+            "max_queued {max_queued} and in_flight {} need {blocks} pinned blocks of {} for the inputs of {} \
+             rows each, and {} of {} for outputs, which are {}, and the pinned memory of {} is capped at {}; \
+             lower max_queued, or raise pinned_cap",
+            self.in_flight,
+            ByteSize(input),
+            self.max_rows,
+            self.in_flight,
+            ByteSize(output),
+            ByteSize(needed),
+            self.device.id(),
+            ByteSize(cap)
+        )))
+    }
+
+    /// Returns the length of a block in pinned memory.
+    fn block_bytes<R: Rows>(&self, widths: R::Widths) -> usize {
+        let fields = widths.as_ref().iter().zip(R::ELEMENTS);
+        let bytes = fields.map(|(width, (_, bytes))| pinned_len(self.max_rows * width * bytes));
+        bytes.fold(0usize, usize::saturating_add)
+    }
+}
+
+/// Fails the batcher when its device accepts no more work.
+async fn watch<I: Rows, O: Rows>(shared: Arc<Shared<I, O>>) {
+    let mut health = shared.device.watch_health();
+    let state = match select(pin!(health.unready()), pin!(shared.ended())).await {
+        Either::Left((state, _)) => state,
+        Either::Right(_) => return,
+    };
+    let error = match state {
+        HealthState::Failing(error) => error,
+        _ => Error::new(ErrorKind::ShutDown, format!("{} shuts down", shared.device.id())),
+    };
+    shared.end_all(End::Failed(error));
+}
+
+fn refused(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("the batcher was not built: {why}"))
+}

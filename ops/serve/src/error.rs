@@ -1,0 +1,103 @@
+//! The reasons for which a call gets no answer.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use warpline_runtime::{Error, ErrorKind};
+
+/// The error of a writer: any error, or a text. The operator `?` converts to it.
+///
+/// Like `Box<dyn Error>`, it does not implement [`std::error::Error`] itself.
+pub struct WriterError(Box<dyn StdError + Send + Sync>);
+
+impl WriterError {
+    /// Returns the error that the writer returned.
+    pub fn into_inner(self) -> Box<dyn StdError + Send + Sync> {
+        self.0
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for WriterError {
+    fn from(error: E) -> Self {
+        WriterError(error.into())
+    }
+}
+
+impl fmt::Display for WriterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for WriterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The reason for which a call got no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The rows that `max_queued` allows are queued. The caller may try again later.
+    Full {
+        /// The number of rows that may be queued.
+        max_queued: usize,
+    },
+    /// The deadline passed, or no batch could have met it.
+    Late,
+    /// The caller's own writer failed. No other call notices.
+    Writer(WriterError),
+    /// The model failed for the whole batch, or its outputs are not those that the batcher was
+    /// built for.
+    Model(Error),
+    /// The model panicked, with this message. It fails the batch, and no other.
+    Panicked(Arc<str>),
+    /// The batcher drains, and takes no more calls.
+    Draining,
+    /// The device accepts no more work, so the batcher answers no call any more.
+    Failed(Error),
+    /// The tokio runtime in which the batcher was built has ended, and its tasks with it.
+    Stopped,
+}
+
+impl ServeError {
+    /// Returns the error of a batch. One of a device that accepts no more work ends the batcher.
+    pub(crate) fn of_batch(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::Fault | ErrorKind::ShutDown | ErrorKind::Forked => ServeError::Failed(error.clone()),
+            _ => ServeError::Model(error.clone()),
+        }
+    }
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Full { max_queued } => write!(
+                f,
+                "the batcher is full, with {max_queued} rows queued; try again later, or raise max_queued"
+            ),
+            ServeError::Late => f.write_str("no batch can answer before the deadline"),
+            ServeError::Writer(error) => write!(f, "the row was not written: {error}"),
+            ServeError::Model(error) => write!(f, "the model failed for the whole batch: {error}"),
+            ServeError::Panicked(message) => write!(f, "the model panicked for the whole batch: {message}"),
+            ServeError::Draining => f.write_str("the batcher drains, and takes no more calls"),
+            ServeError::Failed(error) => write!(f, "the batcher has failed with its device: {error}"),
+            ServeError::Stopped => f.write_str(
+                "the tokio runtime of the batcher has ended; build it in one that outlives its calls",
+            ),
+        }
+    }
+}
+
+impl StdError for ServeError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // The text has that of the error itself.
+        match self {
+            ServeError::Writer(error) => error.0.source(),
+            ServeError::Model(error) | ServeError::Failed(error) => error.source(),
+            _ => None,
+        }
+    }
+}

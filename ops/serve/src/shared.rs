@@ -1,0 +1,203 @@
+//! The state that the callers of a batcher and its slots share.
+
+use crate::model::Model;
+use crate::queue::{self, BlockMemory, Next, Queue};
+use crate::{Answer, Rows, ServeError};
+use parking_lot::Mutex;
+use std::future::poll_fn;
+use std::mem::replace;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep_until};
+use warpline_runtime::{Device, Error, Result, StreamPool};
+
+pub(crate) type Outcome<O> = Result<Answer<O>, ServeError>;
+pub(crate) type Batch<I> = queue::Batch<Block<I>>;
+
+/// Pinned memory of a block, of which `rest` is not cut into rows.
+pub(crate) struct Block<I: Rows> {
+    pub(crate) rest: I::Row,
+    widths: I::Widths,
+}
+
+impl<I: Rows> Block<I> {
+    pub(crate) fn of(host: I::Host, widths: I::Widths) -> Self {
+        Block { rest: I::uncut(host), widths }
+    }
+}
+
+impl<I: Rows> BlockMemory for Block<I> {
+    type Row = I::Row;
+
+    #[inline]
+    fn cut(&mut self) -> I::Row {
+        I::cut(&mut self.rest, self.widths)
+    }
+}
+
+/// The reason for which a batcher takes no more calls.
+#[derive(Clone)]
+pub(crate) enum End {
+    Draining,
+    Failed(Error),
+    Stopped,
+}
+
+impl End {
+    pub(crate) fn error(&self) -> ServeError {
+        match self {
+            End::Draining => ServeError::Draining,
+            End::Failed(error) => ServeError::Failed(error.clone()),
+            End::Stopped => ServeError::Stopped,
+        }
+    }
+}
+
+/// The state of a batcher, which its handles, its calls and its slots hold.
+pub(crate) struct Shared<I: Rows, O: Rows> {
+    pub(crate) device: Device,
+    pub(crate) pool: StreamPool,
+    pub(crate) max_rows: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) max_queued: usize,
+    pub(crate) has_fixed_rows: bool,
+    pub(crate) inputs: (I::Shapes, I::Widths),
+    pub(crate) outputs: (O::Shapes, O::Widths),
+    /// The time at which the batcher was built, if rows do not wait for others.
+    pub(crate) built: Option<Instant>,
+    pub(crate) queue: Mutex<Queue<Block<I>, Outcome<O>>>,
+    /// A permit for each row that may still be queued.
+    pub(crate) permits: Arc<Semaphore>,
+    /// The model and its version. It is replaced and dropped without the lock.
+    pub(crate) model: Mutex<(Arc<Model<I, O>>, u64)>,
+    /// The reason for which the queue is closed, if it is.
+    pub(crate) end: Mutex<End>,
+    /// The number of slots that have not ended.
+    pub(crate) slots: AtomicUsize,
+    pub(crate) slot_ended: Notify,
+}
+
+impl<I: Rows, O: Rows> Shared<I, O> {
+    /// Returns the time at which a row counts as queued. If rows do not wait for others, any time
+    /// in the past does, and the clock need not be read.
+    pub(crate) fn now(&self) -> Instant {
+        self.built.unwrap_or_else(Instant::now)
+    }
+
+    /// Returns the error for a call for which there is no permit.
+    pub(crate) fn why_not_queued(&self) -> ServeError {
+        let is_closed = self.queue.lock().is_closed();
+        if is_closed { self.end.lock().error() } else { ServeError::Full { max_queued: self.max_queued } }
+    }
+
+    /// Takes no further calls.
+    pub(crate) fn close(&self) {
+        let waker = self.queue.lock().close();
+        self.permits.close();
+        wake(waker);
+    }
+
+    /// Ends all calls, those of running batches too, unless they have an answer.
+    pub(crate) fn end_all(&self, end: End) {
+        {
+            let mut current = self.end.lock();
+            if matches!(*current, End::Draining) {
+                *current = end;
+            }
+        }
+        self.close();
+        self.end_queued();
+        let end = self.end.lock().clone();
+        let wakers = self.queue.lock().end_running(|| Err(end.error()));
+        wake(wakers);
+    }
+
+    /// Refuses the queued calls of a closed queue. Returns their number.
+    pub(crate) fn end_queued(&self) -> usize {
+        let end = self.end.lock().clone();
+        let (wakers, freed) = self.queue.lock().end_queued(|| Err(end.error()));
+        self.permits.add_permits(freed);
+        wake(wakers);
+        freed
+    }
+
+    /// Returns whether a slot has not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        self.slots.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits for the next batch, for a slot that has just run one or has not. Returns `None` when
+    /// the queue is closed and empty.
+    pub(crate) async fn next_batch(&self, slot: usize, has_just_run: bool) -> Option<Batch<I>> {
+        // If another slot waits for rows, none is queued that waits for a slot.
+        let mut at_once = has_just_run && !self.queue.lock().has_taker();
+        let mut timer = pin!(None);
+        let mut has_yielded = false;
+        poll_fn(|cx| {
+            // The callers that were woken with this slot, or by it, run first: their rows are then
+            // in this batch.
+            if !replace(&mut has_yielded, true) && self.queue.lock().is_filling() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            loop {
+                let take = self.queue.lock().take(slot, Instant::now(), at_once, cx.waker());
+                at_once = false;
+                self.permits.add_permits(take.freed);
+                wake(take.wakers);
+                match take.next {
+                    Next::Batch(batch) => return Poll::Ready(Some(batch)),
+                    Next::End => return Poll::Ready(None),
+                    Next::Wait(None) => break,
+                    Next::Wait(Some(at)) => {
+                        timer.set(Some(sleep_until(at)));
+                        let timer = timer.as_mut().as_pin_mut().expect("it was set");
+                        if timer.poll(cx).is_pending() {
+                            break;
+                        }
+                    }
+                }
+            }
+            has_yielded = false;
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn slot_has_ended(&self) {
+        self.slots.fetch_sub(1, Ordering::AcqRel);
+        self.slot_ended.notify_waiters();
+    }
+
+    /// Waits until all slots have ended.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let mut ended = pin!(self.slot_ended.notified());
+            ended.as_mut().enable();
+            if !self.is_running() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// A handle of a batcher, which its clones and its calls share. The batcher ends with the last
+/// one.
+pub(crate) struct Handle<I: Rows, O: Rows> {
+    pub(crate) shared: Arc<Shared<I, O>>,
+}
+
+impl<I: Rows, O: Rows> Drop for Handle<I, O> {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+/// Wakes tasks. No lock is held.
+pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}

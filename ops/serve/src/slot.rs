@@ -1,0 +1,289 @@
+//! A slot runs one batch after another.
+
+use crate::model::{Model, Tensors};
+use crate::queue::{BlockMemory, CallId, Source};
+use crate::shared::{Batch, Block, End, Outcome, Shared, wake};
+use crate::{Answer, Rows, ServeError};
+use futures::FutureExt;
+use std::any::Any;
+use std::iter::repeat_with;
+use std::mem::take;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokio::time::Instant;
+use warpline_runtime::{Error, Event, Result, Stream, StreamLease};
+
+/// A slot, and the calls of the batch that it runs.
+pub(crate) struct Slot<I: Rows, O: Rows> {
+    shared: Arc<Shared<I, O>>,
+    number: usize,
+    calls: Vec<CallId>,
+    lease: Option<StreamLease>,
+    /// The end of the work on the stream of the lease before.
+    ended: Option<Event>,
+    has_ended: bool,
+}
+
+impl<I: Rows, O: Rows> Drop for Slot<I, O> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // Its task was dropped, with the memory of a block. No call may wait for it.
+            self.shared.end_all(End::Stopped);
+        }
+        self.lease = None;
+        self.shared.slot_has_ended();
+    }
+}
+
+/// The reason for which a batch has no outputs.
+enum Failure {
+    Error(Error),
+    Panic(Arc<str>),
+    /// All its callers have left.
+    Unwanted,
+}
+
+/// The place of a batch's pinned memory.
+enum Sent<I: Rows> {
+    Not((Vec<I::Row>, Block<I>)),
+    /// With the copies to the device.
+    Copied(I::Sent),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Error(error)
+    }
+}
+
+impl<I: Rows, O: Rows> Slot<I, O> {
+    pub(crate) fn new(shared: Arc<Shared<I, O>>, number: usize) -> Self {
+        Slot { shared, number, calls: Vec::new(), lease: None, ended: None, has_ended: false }
+    }
+
+    /// Runs batches until the queue is closed and empty.
+    pub(crate) async fn run(mut self) {
+        let mut has_just_run = false;
+        while let Some(batch) = self.shared.next_batch(self.number, has_just_run).await {
+            has_just_run = true;
+            self.run_batch(batch).await;
+        }
+        self.has_ended = true;
+    }
+
+    /// Runs a batch and answers its calls.
+    async fn run_batch(&mut self, mut batch: Batch<I>) {
+        let since = Instant::now();
+        self.make_moves(&mut batch);
+        let Batch::<I> { rows: cut, rest, calls, .. } = batch;
+        let rows = calls.len();
+        self.calls = calls;
+        let (model, version) = self.shared.model.lock().clone();
+        let memory = match self.compute((cut, rest), rows, &model).await {
+            (Ok(outputs), sent) => {
+                let (mut rest, widths) = (O::uncut(outputs), self.shared.outputs.1);
+                let row = || Ok(Answer { row: O::cut(&mut rest, widths), version, batch: rows });
+                self.answer(repeat_with(row));
+                self.back(sent).await
+            }
+            (Err(failure), sent) => {
+                // The stream may carry marks of writes that were refused.
+                self.ended = self.lease.take().map(|lease| lease.record_event());
+                self.answer(repeat_with(|| Err(failure.of_a_call())));
+                self.back(sent).await
+            }
+        };
+        // It may have been replaced, and its drop is its author's.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(model)));
+        match memory {
+            Ok(memory) => {
+                let slot = {
+                    let mut queue = self.shared.queue.lock();
+                    queue.give_back(memory);
+                    queue.ran(since.elapsed())
+                };
+                wake(slot);
+            }
+            Err(error) => self.shared.end_all(End::Failed(error)),
+        }
+    }
+
+    /// Copies the rows to the device, runs the model, and copies its outputs to the host. Returns
+    /// these, and where the batch's memory is.
+    async fn compute(
+        &mut self,
+        memory: (Vec<I::Row>, Block<I>),
+        rows: usize,
+        model: &Model<I, O>,
+    ) -> (Result<O::Host, Failure>, Sent<I>) {
+        let stream = match self.stream(model).await {
+            Ok(stream) => stream,
+            Err(error) => return (Err(error.into()), Sent::Not(memory)),
+        };
+        let (seen, buffers) = match self.buffers(model, rows, &stream).await {
+            Ok(buffers) => buffers,
+            Err(error) => return (Err(error.into()), Sent::Not(memory)),
+        };
+        // After waiting for the stream and the memory.
+        if !self.is_wanted() {
+            return (Err(Failure::Unwanted), Sent::Not(memory));
+        }
+        let (mut cut, mut rest) = memory;
+        while cut.len() < seen {
+            cut.push(rest.cut());
+        }
+        cut[rows..seen].iter_mut().for_each(I::clear);
+        let mut host = whole((cut, rest));
+        I::shorten(&mut host, self.shared.inputs.1, seen);
+        let sent = Sent::Copied(I::send_into(&buffers, host, &stream));
+        let outputs = self.outputs(model, &buffers, (rows, seen), &stream).await;
+        let host = match outputs {
+            Ok(outputs) => {
+                O::read(outputs, &self.shared.outputs.0, seen, &stream).await.map_err(Failure::from)
+            }
+            Err(failure) => Err(failure),
+        };
+        (host, sent)
+    }
+
+    /// Returns the number of rows that the model sees, and memory for them.
+    async fn buffers(
+        &self,
+        model: &Model<I, O>,
+        rows: usize,
+        stream: &Stream,
+    ) -> Result<(usize, I::Buffers)> {
+        match model {
+            Model::Captured(captured) => {
+                let (size, set) = captured.set(self.number, rows);
+                Ok((size, set.inputs.clone()))
+            }
+            Model::Called(_) => {
+                let seen = if self.shared.has_fixed_rows { self.shared.max_rows } else { rows };
+                Ok((seen, I::alloc(stream, self.shared.inputs.1, seen).await?))
+            }
+        }
+    }
+
+    /// Runs the model.
+    async fn outputs(
+        &self,
+        model: &Model<I, O>,
+        buffers: &I::Buffers,
+        (rows, seen): (usize, usize),
+        stream: &Stream,
+    ) -> Result<Tensors<O>, Failure> {
+        match model {
+            Model::Captured(captured) => {
+                let (_, set) = captured.set(self.number, rows);
+                set.graph.launch(stream).queued()?;
+                Ok(set.outputs.clone())
+            }
+            Model::Called(model) => {
+                let inputs = I::tensors(buffers, &self.shared.inputs.0, seen);
+                let work = stream.scope(|| model(stream.clone(), inputs, rows));
+                match AssertUnwindSafe(work).catch_unwind().await {
+                    Ok(outputs) => Ok(outputs?),
+                    Err(panic) => Err(Failure::Panic(message_of(panic))),
+                }
+            }
+        }
+    }
+
+    /// Returns the memory of a batch once its copies have ended, or other memory if it was lost.
+    async fn back(&self, sent: Sent<I>) -> Result<Block<I>> {
+        let widths = self.shared.inputs.1;
+        let host = match sent {
+            Sent::Not(memory) => Ok(whole(memory)),
+            Sent::Copied(copies) => I::sent(copies).await,
+        };
+        let host = match host {
+            Ok(host) => host,
+            // A copy that is refused late does not return its memory.
+            Err(_) => I::pinned(&self.shared.device, widths, self.shared.max_rows).await?,
+        };
+        Ok(Block::of(host, widths))
+    }
+
+    /// Returns the slot's stream, a new one after a batch that failed.
+    async fn stream(&mut self, model: &Model<I, O>) -> Result<Stream> {
+        if self.lease.is_none() {
+            let lease = self.shared.pool.lease().await?;
+            // The buffers of a captured model are the same again.
+            if let (Model::Captured(_), Some(ended)) = (model, self.ended.take()) {
+                lease.wait_event(&ended);
+            }
+            self.lease = Some(lease);
+        }
+        Ok(Stream::clone(self.lease.as_ref().expect("it was leased")))
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.shared.queue.lock().is_wanted(&self.calls)
+    }
+
+    /// Answers the calls of the batch.
+    fn answer(&mut self, outcomes: impl Iterator<Item = Outcome<O>>) {
+        let calls = take(&mut self.calls);
+        let (mut wakers, mut unwanted) = (Vec::with_capacity(calls.len()), Vec::new());
+        let mut queue = self.shared.queue.lock();
+        for (call, outcome) in calls.into_iter().zip(outcomes) {
+            match queue.answer(call, outcome) {
+                Ok(waker) => wakers.extend(waker),
+                Err(outcome) => unwanted.push(outcome),
+            }
+        }
+        drop(queue);
+        drop(unwanted);
+        wake(wakers);
+    }
+
+    /// Copies rows so that they are a prefix of the batch's memory.
+    fn make_moves(&self, batch: &mut Batch<I>) {
+        let mut emptied = Vec::new();
+        for step in batch.moves.drain(..) {
+            match step.from {
+                Source::Row(row) => {
+                    let (to, from) = batch.rows.split_at_mut(row);
+                    I::copy(&from[0], &mut to[step.to]);
+                }
+                Source::Later(at, row) => {
+                    I::copy(&row, &mut batch.rows[step.to]);
+                    emptied.push((at, row));
+                }
+            }
+        }
+        if !emptied.is_empty() {
+            let waker = self.shared.queue.lock().moved(emptied);
+            wake(waker);
+        }
+        self.shared.permits.add_permits(batch.calls.len());
+    }
+}
+
+impl Failure {
+    fn of_a_call(&self) -> ServeError {
+        match self {
+            Failure::Error(error) => ServeError::of_batch(error),
+            Failure::Panic(message) => ServeError::Panicked(message.clone()),
+            // No call gets it.
+            Failure::Unwanted => ServeError::Late,
+        }
+    }
+}
+
+/// Makes one buffer of a block's rows and the rest of it.
+fn whole<I: Rows>((rows, block): (Vec<I::Row>, Block<I>)) -> I::Host {
+    drop(rows);
+    I::whole(block.rest).expect("a batch has all rows of its block")
+}
+
+/// Returns the message of a panic.
+fn message_of(panic: Box<dyn Any + Send>) -> Arc<str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a value that is no text").into();
+    // Its drop is its author's, as the model is.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    text
+}
