@@ -197,6 +197,8 @@ impl Stream {
                     fill(&copy, bytes);
                     Ok(end)
                 });
+                // The copy may end before `hand_over` returns, and its memory is then back.
+                drop(copy);
                 staging.set(end);
                 hand_over(stream);
             });
