@@ -21,7 +21,7 @@ use warpline::serve::{Batcher, ServeError};
 /// A row of the inputs and of the outputs of a model of one small product.
 const IN: usize = 64;
 const OUT: usize = 10;
-const MAX_ROWS: usize = 64;
+const MAX_ROWS: usize = 32;
 const TASKS: usize = 64;
 
 type Rows = Batcher<(f32,), (f32,)>;
@@ -174,70 +174,110 @@ async fn submit(batcher: &Rows, row: Vec<f32>) -> f32 {
     answer.await.expect("it answers").outputs().0[0]
 }
 
-/// The rows a second of each contestant: this batcher, by hand, `amate`, `tower-batch`.
+/// Four batchers in a tokio runtime: this one, one by hand, `amate` and `tower-batch`.
+struct Contest {
+    tokio: tokio::runtime::Runtime,
+    ours: Rows,
+    hand: mpsc::Sender<Job>,
+    amate: Arc<amate::Engine<Job>>,
+    tower: tower_batch::Batch<Inner, Vec<f32>>,
+}
+
+impl Contest {
+    fn new(device: &Device, workers: usize) -> Self {
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+        let tokio = tokio.expect("a tokio runtime");
+        let weights = weights();
+        let ours = tokio.block_on(product(device)).expect("a batcher");
+        let entered = tokio.enter();
+        let of_hand = weights.clone();
+        let hand = by_hand(MAX_ROWS, move |jobs| compute(jobs, &of_hand));
+        let config =
+            amate::Config { max_batch: MAX_ROWS, workers: 2, capacity: Some(1024), waits_unannounced: false };
+        let amate = amate::Engine::start(Forward(weights.clone()), config, |n| format!("amate-{n}"));
+        let inner = Inner { weights, jobs: Vec::new() };
+        let tower = tower_batch::Batch::new(inner, MAX_ROWS, Duration::from_millis(1));
+        drop(entered);
+        Contest { tokio, ours, hand, amate: Arc::new(amate), tower }
+    }
+
+    /// Returns the rows a second of contestant `number`.
+    fn run(&self, number: usize, calls: usize) -> f64 {
+        self.tokio.block_on(async {
+            match number {
+                0 => {
+                    let batcher = self.ours.clone();
+                    let call = move |row| {
+                        let batcher = batcher.clone();
+                        async move { submit(&batcher, row).await }
+                    };
+                    rows_a_second(calls, call).await
+                }
+                1 => {
+                    let batcher = self.hand.clone();
+                    let call = move |row| {
+                        let batcher = batcher.clone();
+                        async move { ask(&batcher, row).await }
+                    };
+                    rows_a_second(calls, call).await
+                }
+                2 => {
+                    let engine = self.amate.clone();
+                    let call = move |row| {
+                        let engine = engine.clone();
+                        async move {
+                            let (answer, answered) = oneshot::channel();
+                            assert!(engine.submit(None, (row, answer)).is_ok());
+                            answered.await.expect("it answers")[0]
+                        }
+                    };
+                    rows_a_second(calls, call).await
+                }
+                _ => {
+                    let service = self.tower.clone();
+                    let call = move |row| {
+                        let service = service.clone();
+                        async move { service.oneshot(row).await.expect("it answers")[0] }
+                    };
+                    rows_a_second(calls, call).await
+                }
+            }
+        })
+    }
+}
+
+/// Compares the rows a second. Each contestant has the number of tokio workers, one or two, that
+/// serves it best: the CPU device, `amate` and tokio's blocking threads compute on threads of their
+/// own.
 fn throughput(options: &Options, table: &Table) {
     let calls = options.scaled(5000);
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let tokio = tokio.expect("a tokio runtime");
     let (_runtime, device) = support::cpu();
-    let weights = weights();
-    let ours = tokio.block_on(product(&device)).expect("a batcher");
-    let hand = {
-        let _entered = tokio.enter();
-        let weights = weights.clone();
-        by_hand(MAX_ROWS, move |jobs| compute(jobs, &weights))
-    };
-    let config =
-        amate::Config { max_batch: MAX_ROWS, workers: 2, capacity: Some(1024), waits_unannounced: false };
-    let engine = Arc::new(amate::Engine::start(Forward(weights.clone()), config, |n| format!("amate-{n}")));
-    let tower = {
-        let _entered = tokio.enter();
-        let inner = Inner { weights: weights.clone(), jobs: Vec::new() };
-        tower_batch::Batch::new(inner, MAX_ROWS, Duration::from_millis(1))
-    };
+    let contests = [1, 2].map(|workers| Contest::new(&device, workers));
+    let rounds = options.rounds(9);
+    let [one, two] = &contests;
     let samples = interleave(
-        options.rounds(9),
+        rounds,
         [
-            &mut || {
-                let batcher = ours.clone();
-                tokio.block_on(rows_a_second(calls, move |row| {
-                    let batcher = batcher.clone();
-                    async move { submit(&batcher, row).await }
-                }))
-            },
-            &mut || {
-                let batcher = hand.clone();
-                tokio.block_on(rows_a_second(calls, move |row| {
-                    let batcher = batcher.clone();
-                    async move { ask(&batcher, row).await }
-                }))
-            },
-            &mut || {
-                let engine = engine.clone();
-                tokio.block_on(rows_a_second(calls, move |row| {
-                    let engine = engine.clone();
-                    async move {
-                        let (answer, answered) = oneshot::channel();
-                        assert!(engine.submit(None, (row, answer)).is_ok());
-                        answered.await.expect("it answers")[0]
-                    }
-                }))
-            },
-            &mut || {
-                let service = tower.clone();
-                tokio.block_on(rows_a_second(calls, move |row| {
-                    let service = service.clone();
-                    async move { service.oneshot(row).await.expect("it answers")[0] }
-                }))
-            },
+            &mut || one.run(0, calls),
+            &mut || one.run(1, calls),
+            &mut || one.run(2, calls),
+            &mut || one.run(3, calls),
+            &mut || two.run(0, calls),
+            &mut || two.run(1, calls),
+            &mut || two.run(2, calls),
+            &mut || two.run(3, calls),
         ],
     );
-    let [ours, rivals @ ..] = &samples;
-    for (rival, sample) in ["by hand", "amate", "tower-batch"].into_iter().zip(rivals) {
-        let times = ratio(ours, sample);
+    let (of_one, of_two) = samples.split_at(4);
+    let best = |at: usize| match of_one[at].median() > of_two[at].median() {
+        true => &of_one[at],
+        false => &of_two[at],
+    };
+    for (at, rival) in [(1, "by hand"), (2, "amate"), (3, "tower-batch")] {
+        let times = ratio(best(0), best(at));
         let name = format!("rows a second of {TASKS} tasks, a small product, times {rival}'s");
         let met = times.median() >= 2.0;
-        table.row(&name, "×", Figure::from(&times), "2", Some((rival, Figure::from(sample))), Some(met));
+        table.row(&name, "×", Figure::from(&times), "2", Some((rival, Figure::from(best(at)))), Some(met));
     }
 }
 
@@ -337,7 +377,7 @@ fn one_loop(name: &str, times: u64) {
             "copy-and-compute" => alone(&device, times).await.expect("it succeeds"),
             "tower-batch" => {
                 let inner = Inner { weights: weights(), jobs: Vec::new() };
-                let service = tower_batch::Batch::new(inner, 1, Duration::from_millis(1));
+                let service = tower_batch::Batch::new(inner, MAX_ROWS, Duration::from_millis(1));
                 for n in 0..times {
                     service.clone().oneshot(vec![n as f32; IN]).await.expect("it answers");
                 }
