@@ -247,8 +247,7 @@ impl Contest {
 }
 
 /// Compares the rows a second. Each contestant has the number of tokio workers, one or two, that
-/// serves it best: the CPU device, `amate` and tokio's blocking threads compute on threads of their
-/// own.
+/// serves it best. All of them compute on other threads.
 fn throughput(options: &Options, table: &Table) {
     let calls = options.scaled(5000);
     let (_runtime, device) = support::cpu();
@@ -281,7 +280,8 @@ fn throughput(options: &Options, table: &Table) {
     }
 }
 
-/// The time that the model takes for a batch, whatever its rows, and the callers' patience.
+/// The time that the model takes for a batch, whatever its rows, and the callers' patience. Both
+/// sides sleep for it, so that capacity is known and no core is short.
 const MODEL: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(20);
 

@@ -1,6 +1,6 @@
 //! One test per behaviour of a batcher that serves.
 
-use crate::{ROW, Rows, builder, on_threads_and_seeds, seconds};
+use crate::{ROW, Rows, builder, on_threads_and_seeds, seconds, write};
 use futures::FutureExt;
 use futures::future::join_all;
 use std::panic::AssertUnwindSafe;
@@ -41,13 +41,6 @@ async fn held(
 async fn all_are_taken(batcher: &Batcher<Rows, Rows>) {
     while batcher.queued() > 0 {
         tokio::task::yield_now().await;
-    }
-}
-
-fn write(value: f32) -> impl FnOnce((&mut [f32],)) -> Result<(), warpline::serve::WriterError> {
-    move |(row,)| {
-        row.fill(value);
-        Ok(())
     }
 }
 

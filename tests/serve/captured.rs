@@ -1,17 +1,9 @@
 //! Models that are captured as graphs, for each slot and each size.
 
 use crate::support::says;
-use crate::{ROW, builder, on_threads_and_seeds};
+use crate::{ROW, builder, on_threads_and_seeds, write};
 use futures::future::join_all;
 use warpline::prelude::*;
-use warpline::serve::WriterError;
-
-fn write(value: f32) -> impl FnOnce((&mut [f32],)) -> Result<(), WriterError> {
-    move |(row,)| {
-        row.fill(value);
-        Ok(())
-    }
-}
 
 /// Each element of the result is the sum of all rows.
 fn total((x,): (Tensor,)) -> warpline::Result<(Tensor,)> {

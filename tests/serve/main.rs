@@ -14,7 +14,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::time::Instant;
 use warpline::prelude::*;
-use warpline::serve::{Batcher, BatcherBuilder};
+use warpline::serve::{Batcher, BatcherBuilder, WriterError};
 
 /// The number of elements of a row in most tests.
 const ROW: usize = 3;
@@ -23,6 +23,14 @@ type Rows = (f32,);
 
 fn builder(device: &Device) -> BatcherBuilder<Rows, Rows> {
     Batcher::builder(device, [[ROW].into()], [[ROW].into()])
+}
+
+/// Fills a row with a value.
+fn write(value: f32) -> impl FnOnce((&mut [f32],)) -> Result<(), WriterError> {
+    move |(row,)| {
+        row.fill(value);
+        Ok(())
+    }
 }
 
 fn seconds(seconds: u64) -> Instant {

@@ -75,10 +75,13 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// # Examples
     /// ```
     /// # use warpline::serve::{Batcher, ServeError};
-    /// async fn classify(net: &Batcher<(f32,), (f32,)>, pixels: &[f32]) -> Result<usize, ServeError> {
+    /// type Net = Batcher<(f32,), (f32,)>;
+    ///
+    /// async fn classify(net: &Net, pixels: &[f32]) -> Result<usize, ServeError> {
     ///     let answer = net.submit(|(row,)| {
     ///         if pixels.len() != row.len() {
-    ///             return Err(format!("{} pixels, and {} are expected", pixels.len(), row.len()).into());
+    ///             let (given, expected) = (pixels.len(), row.len());
+    ///             return Err(format!("{given} pixels, and {expected} are expected").into());
     ///         }
     ///         row.copy_from_slice(pixels);
     ///         Ok(())

@@ -171,7 +171,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         let tokio = tokio::runtime::Handle::try_current().map_err(|_| {
             refused("it spawns tokio tasks, and there is no tokio runtime here; build it inside of one")
         })?;
-        // Making a timer panics without them.
+        // Making a timer panics without them. This one is dropped at once, and nothing waits.
         catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).map_err(|_| {
             refused("it has timers, and the tokio runtime here has none; build the runtime with enable_time")
         })?;
