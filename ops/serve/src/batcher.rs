@@ -98,9 +98,10 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         Submit::new(self.handle.clone(), writer)
     }
 
-    /// Returns the number of rows that wait for a batch.
+    /// Returns the number of rows that count against `max_queued`: those that wait for a batch, are
+    /// being written, or are reserved by a service.
     pub fn queued(&self) -> usize {
-        self.shared().queue.lock().queued()
+        self.shared().max_queued - self.shared().permits.available_permits()
     }
 
     /// Replaces the model for all batches that begin from now on. Returns its version, which its

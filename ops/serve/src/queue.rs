@@ -559,10 +559,6 @@ impl<B: BlockMemory, A> Queue<B, A> {
         self.queued > 0 && !self.is_full()
     }
 
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
