@@ -231,6 +231,8 @@
 //!   for one.
 //! * `clap`: [`DeviceArgs`], the arguments `--device` and `--disable-cuda`.
 //! * `csv`: [`ops::data::Csv`], a dataset in a CSV file, compressed or not.
+//! * `metrics`: [`serve::Batcher::record_metrics`] and [`serve::record_device_metrics`], for the
+//!   exporters of the crate `metrics`.
 //! * `ptx`: CPU devices run and check the device code of kernels. Switch it on to test kernels
 //!   without a GPU: for kernels that have no CPU form, and for [`KernelForm`] and
 //!   [`KernelChecks`]. A build then takes half as long again, and a release build nearly twice as

@@ -4,10 +4,13 @@
 mod support;
 
 mod batches;
+mod budgets;
 mod captured;
 mod ends;
+mod figures;
 mod histories;
 mod slots;
+mod spans;
 mod tower;
 
 use std::future::Future;

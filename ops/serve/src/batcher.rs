@@ -101,7 +101,7 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// Returns the number of rows that count against `max_queued`: those that wait for a batch, are
     /// being written, or are reserved by a service.
     pub fn queued(&self) -> usize {
-        self.shared().max_queued - self.shared().permits.available_permits()
+        self.shared().queued()
     }
 
     /// Replaces the model for all batches that begin from now on. Returns its version, which its

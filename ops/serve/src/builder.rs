@@ -2,10 +2,13 @@
 
 use crate::Rows;
 use crate::batcher::Batcher;
+#[cfg(feature = "metrics")]
+use crate::metrics::Histograms;
 use crate::model::{Captured, Model, Tensors};
 use crate::queue::Queue;
-use crate::shared::{Block, End, Shared};
+use crate::shared::{Block, BudgetOf, End, Shared};
 use crate::slot::Slot;
+use crate::stats::Counts;
 use futures::future::{Either, select};
 use parking_lot::Mutex;
 use std::future::Future;
@@ -30,6 +33,7 @@ pub struct BatcherBuilder<I: Rows, O: Rows> {
     in_flight: usize,
     max_queued: Option<usize>,
     has_fixed_rows: bool,
+    budget: Option<Box<BudgetOf>>,
     label: Arc<str>,
 }
 
@@ -46,6 +50,7 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
             in_flight: 2,
             max_queued: None,
             has_fixed_rows: false,
+            budget: None,
             label: "batch".into(),
         }
     }
@@ -89,7 +94,20 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         self
     }
 
-    /// Sets the name of the batcher's streams in errors and traces; "batch" by default.
+    /// Runs each batch within a [budget](Device::budget) of device memory: `bytes` gets the number
+    /// of rows that the model sees, and returns the bytes that it needs for them, with its inputs
+    /// and outputs. No budgets by default.
+    ///
+    /// A batch waits until its share fits beside those of others. Meanwhile calls are queued, and
+    /// beyond `max_queued` refused. A model that allocates more than its budget fails for that
+    /// batch alone. A captured model has its memory already, and takes no budget.
+    pub fn budget(mut self, bytes: impl Fn(usize) -> usize + Send + Sync + 'static) -> Self {
+        self.budget = Some(Box::new(bytes));
+        self
+    }
+
+    /// Sets the name of the batcher's streams in errors and traces, of its spans, and of its
+    /// figures; "batch" by default.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = label.into();
         self
@@ -186,7 +204,8 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             memory.push(Block::of(I::pinned(&self.device, inputs, self.max_rows).await?, inputs));
         }
         let model = model(&self.device, &self.inputs, inputs).await?;
-        let pool = self.device.stream_pool(self.in_flight)?.label(self.label);
+        let pool = self.device.stream_pool(self.in_flight)?.label(self.label.clone());
+        let is_timed = cfg!(feature = "metrics") || !self.max_wait.is_zero();
         let shared = Arc::new(Shared {
             device: self.device,
             pool,
@@ -196,7 +215,12 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             has_fixed_rows: self.has_fixed_rows,
             inputs: (self.inputs, inputs),
             outputs: (self.outputs, outputs),
-            built: self.max_wait.is_zero().then(Instant::now),
+            built: (!is_timed).then(Instant::now),
+            budget: self.budget,
+            counts: Counts::default(),
+            #[cfg(feature = "metrics")]
+            histograms: Histograms::of(&self.label),
+            label: self.label,
             queue: Mutex::new(Queue::new(self.max_rows, self.max_wait, memory)),
             permits: Arc::new(Semaphore::new(max_queued)),
             model: Mutex::new((Arc::new(model), 0)),

@@ -28,6 +28,8 @@ mod answer;
 mod batcher;
 mod builder;
 mod error;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod model;
 mod queue;
 mod rows;
@@ -36,14 +38,18 @@ mod service;
 mod shared;
 mod slot;
 mod slots;
+mod stats;
 mod submit;
 
 pub use answer::Answer;
 pub use batcher::{Batcher, Drained};
 pub use builder::BatcherBuilder;
 pub use error::{ServeError, WriterError};
+#[cfg(feature = "metrics")]
+pub use metrics::record_device_metrics;
 pub use rows::Rows;
 #[cfg(feature = "tower")]
 pub use service::BatcherService;
 pub use slots::{SlotLease, Slots};
+pub use stats::BatcherStats;
 pub use submit::Submit;

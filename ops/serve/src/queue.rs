@@ -40,6 +40,7 @@ use std::mem::replace;
 use std::task::Waker;
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::span;
 
 /// The number of batches whose times decide which deadlines can be met.
 const TIMES: usize = 8;
@@ -125,12 +126,17 @@ struct Call<A> {
     state: State<A>,
     deadline: Option<Instant>,
     waker: Option<Waker>,
+    /// The span of its caller, if a subscriber listens to the spans of batches.
+    span: Option<span::Id>,
 }
 
 enum State<A> {
     Writing,
+    /// Since this time.
     Queued(RowAt, Instant),
-    Running,
+    /// It was queued at this time.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "figures read it"))]
+    Running(Instant),
     /// Its caller left while it was running.
     Left,
     Answered(Ended<A>),
@@ -231,13 +237,17 @@ impl<B: BlockMemory, A> Queue<B, A> {
     }
 
     /// Claims a row for a caller that has a permit, unless the queue is closed.
-    pub(crate) fn claim(&mut self, deadline: Option<Instant>) -> Option<Claim<B::Row>> {
+    pub(crate) fn claim(
+        &mut self,
+        deadline: Option<Instant>,
+        span: Option<span::Id>,
+    ) -> Option<Claim<B::Row>> {
         if self.is_closed {
             return None;
         }
         let (at, memory) = self.free_row();
         self.writing += 1;
-        let call = Call { state: State::Writing, deadline, waker: None };
+        let call = Call { state: State::Writing, deadline, waker: None, span };
         Some(Claim { call: CallId(self.calls.insert(call)), at, memory })
     }
 
@@ -335,7 +345,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
                 self.calls.remove(call.0);
                 Left { was_queued: true, slot: self.after_return(), waker, ended: None }
             }
-            State::Running => {
+            State::Running(_) => {
                 entry.state = State::Left;
                 Left { was_queued: false, slot: None, waker, ended: None }
             }
@@ -492,8 +502,10 @@ impl<B: BlockMemory, A> Queue<B, A> {
         }
         let calls: Vec<_> = calls.into_iter().flatten().collect();
         for call in &calls {
-            self.calls[call.0].state = State::Running;
-            self.with_deadline -= usize::from(self.calls[call.0].deadline.is_some());
+            let call = &mut self.calls[call.0];
+            let State::Queued(_, since) = call.state else { unreachable!("its row was queued") };
+            call.state = State::Running(since);
+            self.with_deadline -= usize::from(call.deadline.is_some());
         }
         self.queued -= count;
         let (rows, rest) = block.into_memory();
@@ -520,14 +532,35 @@ impl<B: BlockMemory, A> Queue<B, A> {
 
     /// Returns whether a caller still waits for one of these running calls.
     pub(crate) fn is_wanted(&self, calls: &[CallId]) -> bool {
-        calls.iter().any(|call| matches!(self.calls[call.0].state, State::Running))
+        calls.iter().any(|call| matches!(self.state(*call), Some(State::Running(_))))
+    }
+
+    /// Returns the state of a running call, if it has not been ended with all calls since.
+    fn state(&self, call: CallId) -> Option<&State<A>> {
+        self.calls.get(call.0).map(|call| &call.state)
+    }
+
+    /// Returns the spans of the callers of these running calls, as far as there are any.
+    pub(crate) fn spans(&self, calls: &[CallId]) -> Vec<span::Id> {
+        calls.iter().filter_map(|call| self.calls.get(call.0)?.span.clone()).collect()
+    }
+
+    /// Returns how long each of these running calls was queued, if they were taken at `taken`. A
+    /// call whose caller has left since then is left out.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn waited(&self, calls: &[CallId], taken: Instant) -> Vec<Duration> {
+        let waited = |call: &CallId| match self.state(*call) {
+            Some(State::Running(since)) => Some(taken.saturating_duration_since(*since)),
+            _ => None,
+        };
+        calls.iter().filter_map(waited).collect()
     }
 
     /// Answers a running call. Returns its task, or the answer if its caller left or has another
     /// answer.
     pub(crate) fn answer(&mut self, call: CallId, answer: A) -> Result<Option<Waker>, A> {
-        match self.calls.get(call.0).map(|call| &call.state) {
-            Some(State::Running) => Ok(self.end(call, Ended::Answered(answer))),
+        match self.state(call) {
+            Some(State::Running(_)) => Ok(self.end(call, Ended::Answered(answer))),
             Some(State::Left) => {
                 self.calls.remove(call.0);
                 Err(answer)
@@ -585,7 +618,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
     /// Ends all running calls with this answer. The queue is closed. Returns the tasks to wake.
     pub(crate) fn end_running(&mut self, answer: impl Fn() -> A) -> Vec<Waker> {
         debug_assert!(self.is_closed);
-        let is_running = |call: &Call<A>| matches!(call.state, State::Running);
+        let is_running = |call: &Call<A>| matches!(call.state, State::Running(_));
         let running: Vec<_> =
             self.calls.iter().filter(|(_, call)| is_running(call)).map(|(call, _)| CallId(call)).collect();
         running.into_iter().filter_map(|call| self.end(call, Ended::Answered(answer()))).collect()
@@ -593,7 +626,17 @@ impl<B: BlockMemory, A> Queue<B, A> {
 
     /// Returns the number of calls whose batch runs.
     pub(crate) fn running(&self) -> usize {
-        self.calls.iter().filter(|(_, call)| matches!(call.state, State::Running)).count()
+        self.calls.iter().filter(|(_, call)| matches!(call.state, State::Running(_))).count()
+    }
+
+    /// Returns the time since which the oldest queued row has waited.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        let since = |(_, call): (RowAt, CallId)| match self.calls[call.0].state {
+            State::Queued(_, since) => Some(since),
+            _ => None,
+        };
+        self.queued_calls().filter_map(since).min()
     }
 
     /// Returns whether a slot waits for a batch.

@@ -1,7 +1,10 @@
 //! The state that the callers of a batcher and its slots share.
 
+#[cfg(feature = "metrics")]
+use crate::metrics::Histograms;
 use crate::model::Model;
 use crate::queue::{self, BlockMemory, Next, Queue};
+use crate::stats::Counts;
 use crate::{Answer, Rows, ServeError};
 use parking_lot::Mutex;
 use std::future::poll_fn;
@@ -13,6 +16,9 @@ use std::task::{Poll, Waker};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 use warpline_runtime::{Device, Error, Result, StreamPool};
+
+/// The target of the spans of batches.
+pub(crate) const TARGET: &str = "warpline::serve";
 
 pub(crate) type Outcome<O> = Result<Answer<O>, ServeError>;
 pub(crate) type Batch<I> = queue::Batch<Block<I>>;
@@ -56,6 +62,9 @@ impl End {
     }
 }
 
+/// From the number of a batch's rows to the bytes of device memory that it needs.
+pub(crate) type BudgetOf = dyn Fn(usize) -> usize + Send + Sync;
+
 /// The state of a batcher, which its handles, its calls and its slots hold.
 pub(crate) struct Shared<I: Rows, O: Rows> {
     pub(crate) device: Device,
@@ -66,8 +75,14 @@ pub(crate) struct Shared<I: Rows, O: Rows> {
     pub(crate) has_fixed_rows: bool,
     pub(crate) inputs: (I::Shapes, I::Widths),
     pub(crate) outputs: (O::Shapes, O::Widths),
-    /// The time at which the batcher was built, if rows do not wait for others.
+    /// The time at which the batcher was built, if nothing depends on how long rows wait.
     pub(crate) built: Option<Instant>,
+    pub(crate) label: Arc<str>,
+    /// The bytes of device memory that a batch of so many rows needs, if batches have budgets.
+    pub(crate) budget: Option<Box<BudgetOf>>,
+    pub(crate) counts: Counts,
+    #[cfg(feature = "metrics")]
+    pub(crate) histograms: Histograms,
     pub(crate) queue: Mutex<Queue<Block<I>, Outcome<O>>>,
     /// A permit for each row that may still be queued.
     pub(crate) permits: Arc<Semaphore>,
@@ -81,10 +96,15 @@ pub(crate) struct Shared<I: Rows, O: Rows> {
 }
 
 impl<I: Rows, O: Rows> Shared<I, O> {
-    /// Returns the time at which a row counts as queued. If rows do not wait for others, any time
-    /// in the past does, and the clock need not be read.
+    /// Returns the time at which a row counts as queued. If nothing depends on it, any time in the
+    /// past will do, and the clock need not be read.
     pub(crate) fn now(&self) -> Instant {
         self.built.unwrap_or_else(Instant::now)
+    }
+
+    /// Returns the number of rows that count against `max_queued`.
+    pub(crate) fn queued(&self) -> usize {
+        self.max_queued - self.permits.available_permits()
     }
 
     /// Returns the error for a call for which there is no permit.
@@ -129,13 +149,15 @@ impl<I: Rows, O: Rows> Shared<I, O> {
         self.slots.load(Ordering::Acquire) > 0
     }
 
-    /// Waits for the next batch, for a slot that has just run one or has not. Returns `None` when
-    /// the queue is closed and empty.
-    pub(crate) async fn next_batch(&self, slot: usize, has_just_run: bool) -> Option<Batch<I>> {
+    /// Waits for the next batch, for a slot that has just run one of `last_rows` rows, or none
+    /// yet. Returns `None` when the queue is closed and empty.
+    pub(crate) async fn next_batch(&self, slot: usize, last_rows: Option<usize>) -> Option<Batch<I>> {
         // If another slot waits for rows, none is queued that waits for a slot.
-        let mut at_once = has_just_run && !self.queue.lock().has_taker();
+        let mut at_once = last_rows.is_some() && !self.queue.lock().has_taker();
         let mut timer = pin!(None);
-        let mut has_yielded = false;
+        // After a batch of one row, no other caller is likely to run first.
+        let is_alone = last_rows == Some(1);
+        let mut has_yielded = is_alone;
         poll_fn(|cx| {
             // The callers that were woken with this slot, or by it, run first: their rows are then
             // in this batch.
@@ -161,7 +183,7 @@ impl<I: Rows, O: Rows> Shared<I, O> {
                     }
                 }
             }
-            has_yielded = false;
+            has_yielded = is_alone;
             Poll::Pending
         })
         .await

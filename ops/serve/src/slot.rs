@@ -2,7 +2,7 @@
 
 use crate::model::{Model, Tensors};
 use crate::queue::{BlockMemory, CallId, Source};
-use crate::shared::{Batch, Block, End, Outcome, Shared, wake};
+use crate::shared::{Batch, Block, End, Outcome, Shared, TARGET, wake};
 use crate::{Answer, Rows, ServeError};
 use futures::FutureExt;
 use std::any::Any;
@@ -11,6 +11,7 @@ use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 use warpline_runtime::{Error, Event, Result, Stream, StreamLease};
 
 /// A slot, and the calls of the batch that it runs.
@@ -63,17 +64,36 @@ impl<I: Rows, O: Rows> Slot<I, O> {
 
     /// Runs batches until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
-        let mut has_just_run = false;
-        while let Some(batch) = self.shared.next_batch(self.number, has_just_run).await {
-            has_just_run = true;
-            self.run_batch(batch).await;
+        let mut last_rows = None;
+        while let Some(batch) = self.shared.next_batch(self.number, last_rows).await {
+            last_rows = Some(batch.calls.len());
+            let span = self.span(&batch);
+            self.run_batch(batch).instrument(span).await;
         }
         self.has_ended = true;
+    }
+
+    /// Returns the span of a batch, which follows from the spans of its callers.
+    fn span(&self, batch: &Batch<I>) -> Span {
+        let (batcher, rows) = (&*self.shared.label, batch.calls.len());
+        let span = tracing::debug_span!(target: TARGET, parent: None, "batch", batcher, rows);
+        if !span.is_disabled() {
+            let callers = self.shared.queue.lock().spans(&batch.calls);
+            for caller in callers {
+                span.follows_from(caller);
+            }
+        }
+        span
     }
 
     /// Runs a batch and answers its calls.
     async fn run_batch(&mut self, mut batch: Batch<I>) {
         let since = Instant::now();
+        #[cfg(feature = "metrics")]
+        {
+            let waited = self.shared.queue.lock().waited(&batch.calls, since);
+            self.shared.histograms.taken(batch.calls.len(), &waited);
+        }
         self.make_moves(&mut batch);
         let Batch::<I> { rows: cut, rest, calls, .. } = batch;
         let rows = calls.len();
@@ -83,7 +103,8 @@ impl<I: Rows, O: Rows> Slot<I, O> {
             (Ok(outputs), sent) => {
                 let (mut rest, widths) = (O::uncut(outputs), self.shared.outputs.1);
                 let row = || Ok(Answer { row: O::cut(&mut rest, widths), version, batch: rows });
-                self.answer(repeat_with(row));
+                let (answered, thrown_away) = self.answer(repeat_with(row));
+                self.shared.counts.computed(answered, thrown_away);
                 self.back(sent).await
             }
             (Err(failure), sent) => {
@@ -95,12 +116,16 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         };
         // It may have been replaced, and its drop is its author's.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(model)));
+        let time = since.elapsed();
+        self.shared.counts.ran();
+        #[cfg(feature = "metrics")]
+        self.shared.histograms.ran(time);
         match memory {
             Ok(memory) => {
                 let slot = {
                     let mut queue = self.shared.queue.lock();
                     queue.give_back(memory);
-                    queue.ran(since.elapsed())
+                    queue.ran(time)
                 };
                 wake(slot);
             }
@@ -108,9 +133,27 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         }
     }
 
-    /// Copies the rows to the device, runs the model, and copies its outputs to the host. Returns
-    /// these, and where the batch's memory is.
+    /// Computes a batch, within a budget if batches have budgets. Returns its outputs on the host,
+    /// and where the batch's memory is.
     async fn compute(
+        &mut self,
+        memory: (Vec<I::Row>, Block<I>),
+        rows: usize,
+        model: &Model<I, O>,
+    ) -> (Result<O::Host, Failure>, Sent<I>) {
+        let bytes = match (&self.shared.budget, model) {
+            (Some(bytes), Model::Called(_)) => bytes(self.seen(rows)),
+            // A captured model has its memory.
+            _ => return self.compute_within(memory, rows, model).await,
+        };
+        match self.shared.device.clone().budget(bytes).await {
+            Ok(budget) => budget.scope(|| self.compute_within(memory, rows, model)).await,
+            Err(error) => (Err(error.into()), Sent::Not(memory)),
+        }
+    }
+
+    /// Copies the rows to the device, runs the model, and copies its outputs to the host.
+    async fn compute_within(
         &mut self,
         memory: (Vec<I::Row>, Block<I>),
         rows: usize,
@@ -159,10 +202,15 @@ impl<I: Rows, O: Rows> Slot<I, O> {
                 Ok((size, set.inputs.clone()))
             }
             Model::Called(_) => {
-                let seen = if self.shared.has_fixed_rows { self.shared.max_rows } else { rows };
+                let seen = self.seen(rows);
                 Ok((seen, I::alloc(stream, self.shared.inputs.1, seen).await?))
             }
         }
+    }
+
+    /// Returns the number of rows that a model which is called sees.
+    fn seen(&self, rows: usize) -> usize {
+        if self.shared.has_fixed_rows { self.shared.max_rows } else { rows }
     }
 
     /// Runs the model.
@@ -222,9 +270,10 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         self.shared.queue.lock().is_wanted(&self.calls)
     }
 
-    /// Answers the calls of the batch.
-    fn answer(&mut self, outcomes: impl Iterator<Item = Outcome<O>>) {
+    /// Answers the calls of the batch. Returns how many callers there are, and how many have left.
+    fn answer(&mut self, outcomes: impl Iterator<Item = Outcome<O>>) -> (usize, usize) {
         let calls = take(&mut self.calls);
+        let rows = calls.len();
         let (mut wakers, mut unwanted) = (Vec::with_capacity(calls.len()), Vec::new());
         let mut queue = self.shared.queue.lock();
         for (call, outcome) in calls.into_iter().zip(outcomes) {
@@ -234,8 +283,10 @@ impl<I: Rows, O: Rows> Slot<I, O> {
             }
         }
         drop(queue);
+        let left = unwanted.len();
         drop(unwanted);
         wake(wakers);
+        (rows - left, left)
     }
 
     /// Copies rows so that they are a prefix of the batch's memory.

@@ -1,7 +1,7 @@
 //! A call: one row to a batch, and one answer back.
 
 use crate::queue::{CallId, Claim, Ended};
-use crate::shared::{Handle, Shared, wake};
+use crate::shared::{Handle, Outcome, Shared, TARGET, wake};
 use crate::{Answer, Rows, ServeError, WriterError};
 use std::future::Future;
 use std::pin::Pin;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::{Level, Span, enabled};
 
 /// A call that was submitted; from [`Batcher::submit`](crate::Batcher::submit).
 ///
@@ -73,7 +74,8 @@ where
             Some(permit) => permit,
             None => shared.permits.clone().try_acquire_owned().map_err(|_| shared.why_not_queued())?,
         };
-        let claim = shared.queue.lock().claim(self.deadline);
+        let span = if enabled!(target: TARGET, Level::DEBUG) { Span::current().id() } else { None };
+        let claim = shared.queue.lock().claim(self.deadline, span);
         let Some(mut claim) = claim else { return Err(shared.end.lock().error()) };
         // From here on the queue counts the permit.
         permit.forget();
@@ -115,6 +117,21 @@ where
     type Output = Result<Answer<O>, ServeError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.poll_outcome(cx);
+        if let Poll::Ready(Err(error)) = &polled {
+            self.handle.shared.counts.failed(error);
+        }
+        polled
+    }
+}
+
+impl<I, O, W> Submit<I, O, W>
+where
+    I: Rows,
+    O: Rows,
+    W: FnOnce(I::Slots<'_>) -> Result<(), WriterError>,
+{
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<O>> {
         if let Some(writer) = self.writer.take() {
             // First of all, since this panics outside of tokio.
             self.timer = self.deadline.map(|deadline| Box::pin(sleep_until(deadline)));
@@ -158,6 +175,9 @@ impl<I: Rows, O: Rows, W> Submit<I, O, W> {
 
 impl<I: Rows, O: Rows, W> Drop for Submit<I, O, W> {
     fn drop(&mut self) {
+        if self.call.is_some() {
+            self.handle.shared.counts.left();
+        }
         self.leave();
     }
 }

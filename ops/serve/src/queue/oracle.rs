@@ -128,7 +128,7 @@ impl History {
             return;
         }
         let deadline = (self.below(3) == 0).then(|| self.now + Duration::from_millis(self.below(30) as u64));
-        match self.queue.claim(deadline) {
+        match self.queue.claim(deadline, None) {
             Some(claim) => {
                 assert!(!self.is_closed);
                 assert!(!self.queue.is_taking || claim.at.block > self.queue.first, "a closed block");
@@ -212,6 +212,10 @@ impl History {
         match slot {
             Slot::Moving(batch) => self.slots[at] = self.make_moves(batch),
             Slot::Running(batch, since) => {
+                let waited = self.waited(&batch, since);
+                assert_eq!(self.queue.is_wanted(&batch.calls), !waited.is_empty());
+                #[cfg(feature = "metrics")]
+                assert_eq!(self.queue.waited(&batch.calls, since), waited);
                 wake(self.queue.ran(self.now - since));
                 for (row, call) in batch.calls.into_iter().enumerate() {
                     let number = batch.rows[row].says.expect("its row was written");
@@ -234,6 +238,14 @@ impl History {
             }
             slot => self.slots[at] = slot,
         }
+    }
+
+    /// Returns how long the calls of a running batch were queued, but for those that have ended.
+    fn waited(&self, batch: &super::Batch<Rest>, taken: Instant) -> Vec<Duration> {
+        let numbers = batch.rows.iter().take(batch.calls.len()).map(|row| row.says.expect("it was written"));
+        let known = numbers.filter_map(|number| self.calls.get(&number));
+        let running = known.filter(|call| call.told == Told::Running && !call.has_left);
+        running.map(|call| taken - call.queued_at).collect()
     }
 
     fn take(&mut self, slot: usize, at_once: bool) -> Slot {

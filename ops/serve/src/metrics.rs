@@ -1,0 +1,175 @@
+//! Figures of batchers and devices for the exporters of the crate `metrics`.
+//!
+//! A slot records three histograms, once for each batch. Everything else is read when the exporter
+//! asks for it.
+
+use crate::{Batcher, Rows};
+use metrics::{
+    Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use warpline_runtime::Device;
+
+const WAIT: &str = "warpline_batcher_wait_seconds";
+const ROWS: &str = "warpline_batcher_batch_rows";
+const TIME: &str = "warpline_batcher_batch_seconds";
+const QUEUED: &str = "warpline_batcher_queued_rows";
+const OLDEST: &str = "warpline_batcher_oldest_wait_seconds";
+const RUNNING: &str = "warpline_batcher_running_rows";
+const BATCHES: &str = "warpline_batcher_batches_total";
+const CALLS: &str = "warpline_batcher_calls_total";
+const THROWN_AWAY: &str = "warpline_batcher_thrown_away_rows_total";
+const UP: &str = "warpline_device_up";
+const MEMORY: &str = "warpline_device_memory_bytes";
+const PINNED: &str = "warpline_pinned_memory_bytes";
+const ALLOCATIONS: &str = "warpline_device_allocations_total";
+
+/// The histograms of a batcher.
+pub(crate) struct Histograms {
+    wait: Histogram,
+    rows: Histogram,
+    time: Histogram,
+}
+
+impl Histograms {
+    /// Returns the histograms of the recorder that is installed now.
+    pub(crate) fn of(label: &Arc<str>) -> Self {
+        describe();
+        let label = label.to_string();
+        Histograms {
+            wait: histogram!(WAIT, "batcher" => label.clone()),
+            rows: histogram!(ROWS, "batcher" => label.clone()),
+            time: histogram!(TIME, "batcher" => label),
+        }
+    }
+
+    /// Notes a batch that was taken, and how long each of its rows had been queued.
+    pub(crate) fn taken(&self, rows: usize, waited: &[Duration]) {
+        self.rows.record(rows as f64);
+        for wait in waited {
+            self.wait.record(*wait);
+        }
+    }
+
+    /// Notes the time of a batch, from its taking to its answer.
+    pub(crate) fn ran(&self, time: Duration) {
+        self.time.record(time);
+    }
+}
+
+fn describe() {
+    describe_histogram!(WAIT, Unit::Seconds, "How long a row was queued until its batch was taken");
+    describe_histogram!(ROWS, Unit::Count, "The number of rows of a batch");
+    describe_histogram!(TIME, Unit::Seconds, "The time of a batch, from its taking to its answer");
+    describe_gauge!(QUEUED, Unit::Count, "Rows that count against max_queued");
+    describe_gauge!(OLDEST, Unit::Seconds, "How long the oldest queued row has waited");
+    describe_gauge!(RUNNING, Unit::Count, "Rows whose batch runs");
+    describe_counter!(BATCHES, Unit::Count, "Batches that were answered");
+    describe_counter!(CALLS, Unit::Count, "Calls that have ended, by outcome");
+    describe_counter!(THROWN_AWAY, Unit::Count, "Rows that were computed for callers who had left");
+}
+
+impl<I: Rows, O: Rows> Batcher<I, O> {
+    /// Sets the gauges and counters of this batcher to its [`stats`](Batcher::stats). Call it just
+    /// before the exporter renders.
+    ///
+    /// All of them have the label `batcher`, the batcher's [`label`](crate::BatcherBuilder::label).
+    ///
+    /// | figure | |
+    /// |---|---|
+    /// | `warpline_batcher_queued_rows` | gauge: rows that count against `max_queued` |
+    /// | `warpline_batcher_oldest_wait_seconds` | gauge: how long the oldest queued row has waited |
+    /// | `warpline_batcher_running_rows` | gauge: rows whose batch runs |
+    /// | `warpline_batcher_batches_total` | counter: batches that were answered |
+    /// | `warpline_batcher_calls_total` | counter: calls that have ended, with the label `outcome`: `answered`, `left`, `full`, `late`, `writer`, `model` or `ended` |
+    /// | `warpline_batcher_thrown_away_rows_total` | counter: rows computed for callers who had left |
+    ///
+    /// Its slots record three histograms by themselves, in the recorder that was installed when the
+    /// batcher was built: `warpline_batcher_wait_seconds`, `warpline_batcher_batch_rows` and
+    /// `warpline_batcher_batch_seconds`.
+    ///
+    /// # Examples
+    /// ```
+    /// use metrics_exporter_prometheus::PrometheusHandle;
+    /// use warpline::prelude::*;
+    /// use warpline::serve::{Batcher, record_device_metrics};
+    ///
+    /// /// The body of the answer to `GET /metrics`.
+    /// fn metrics(digits: &Batcher<(f32,), (f32,)>, device: &Device, prometheus: &PrometheusHandle) -> String {
+    ///     digits.record_metrics();
+    ///     record_device_metrics(device);
+    ///     prometheus.render()
+    /// }
+    /// ```
+    pub fn record_metrics(&self) {
+        let stats = self.stats();
+        let label = self.shared().label.to_string();
+        gauge!(QUEUED, "batcher" => label.clone()).set(stats.queued as f64);
+        let oldest = self.shared().queue.lock().oldest();
+        let oldest_wait = oldest.map_or(Duration::ZERO, |since| since.elapsed());
+        gauge!(OLDEST, "batcher" => label.clone()).set(oldest_wait);
+        gauge!(RUNNING, "batcher" => label.clone()).set(stats.running as f64);
+        counter!(BATCHES, "batcher" => label.clone()).absolute(stats.batches);
+        counter!(THROWN_AWAY, "batcher" => label.clone()).absolute(stats.thrown_away);
+        let outcomes = [
+            ("answered", stats.answered),
+            ("left", stats.left),
+            ("full", stats.full),
+            ("late", stats.late),
+            ("writer", stats.writer),
+            ("model", stats.model),
+            ("ended", stats.ended),
+        ];
+        for (outcome, count) in outcomes {
+            counter!(CALLS, "batcher" => label.clone(), "outcome" => outcome).absolute(count);
+        }
+    }
+}
+
+/// Sets the gauges and counters of a device. Call it just before the exporter renders.
+///
+/// All of them have the label `device`, such as `cuda:0`.
+///
+/// | figure | |
+/// |---|---|
+/// | `warpline_device_up` | gauge: 1 while the device accepts work, 0 once it has failed or shuts down |
+/// | `warpline_device_memory_bytes` | gauge, with the label `state`: `live`, `cached`, `graphs`, `budgets` (granted) and `budgets_used` |
+/// | `warpline_pinned_memory_bytes` | gauge, with the label `state`: `live` and `cached` |
+/// | `warpline_device_allocations_total` | counter, with the label `served`: the ways of [`Served`](warpline_runtime::Served) |
+pub fn record_device_metrics(device: &Device) {
+    describe_gauge!(UP, "Whether the device accepts work");
+    describe_gauge!(MEMORY, Unit::Bytes, "Memory of the device, by state");
+    describe_gauge!(PINNED, Unit::Bytes, "Page-locked memory, by state");
+    describe_counter!(ALLOCATIONS, Unit::Count, "Allocations, by the way in which memory was found");
+    let label = device.id().to_string();
+    gauge!(UP, "device" => label.clone()).set(if device.health().is_ready() { 1.0 } else { 0.0 });
+    let memory = device.memory_stats();
+    let states = [
+        ("live", memory.allocated_bytes),
+        ("cached", memory.reserved_bytes.saturating_sub(memory.allocated_bytes)),
+        ("graphs", memory.graph_bytes),
+        ("budgets", memory.budget_bytes),
+        ("budgets_used", memory.budget_used_bytes),
+    ];
+    for (state, bytes) in states {
+        gauge!(MEMORY, "device" => label.clone(), "state" => state).set(bytes as f64);
+    }
+    let pinned = device.pinned_stats();
+    let cached = pinned.reserved_bytes.saturating_sub(pinned.allocated_bytes);
+    for (state, bytes) in [("live", pinned.allocated_bytes), ("cached", cached)] {
+        gauge!(PINNED, "device" => label.clone(), "state" => state).set(bytes as f64);
+    }
+    let served = memory.served;
+    let ways = [
+        ("own", served.own),
+        ("ordered", served.ordered),
+        ("finished", served.finished),
+        ("merged", served.merged),
+        ("waited", served.waited),
+        ("grown", served.grown),
+    ];
+    for (way, count) in ways {
+        counter!(ALLOCATIONS, "device" => label.clone(), "served" => way).absolute(count);
+    }
+}
