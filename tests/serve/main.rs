@@ -9,6 +9,7 @@ mod captured;
 mod ends;
 mod figures;
 mod histories;
+mod packed;
 mod slots;
 mod spans;
 mod tower;

@@ -5,7 +5,7 @@ use crate::support;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tracing::span::{Attributes, Id};
-use tracing::{Event, Instrument, Subscriber, info_span};
+use tracing::{Dispatch, Event, Instrument, Subscriber, info_span};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, registry};
@@ -53,6 +53,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Listener {
 #[test]
 fn a_batch_is_one_span_that_follows_from_its_callers() {
     let listener = Listener::default();
+    // With a single subscriber, `tracing` asks that of whichever thread reaches an event first
+    // whether it is heard: in another test there is none.
+    let _second = Dispatch::new(registry());
     let runtime = support::runtime(1);
     let device = runtime.devices()[0].clone();
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

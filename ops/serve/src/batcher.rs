@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
-use warpline_runtime::{Result, Stream};
+use warpline_runtime::{Error, ErrorKind, Result, Stream};
 
 /// Gathers the rows of concurrent calls into batches for a model, and gives each call its row of
 /// the outputs.
@@ -106,12 +106,31 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 
     /// Replaces the model for all batches that begin from now on. Returns its version, which its
     /// answers carry.
+    ///
+    /// If rows have different lengths, it gets their number alone;
+    /// [`swap_packed`](Self::swap_packed) is for a model that needs the lengths.
     pub fn swap<M, F>(&self, model: M) -> u64
     where
         M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Tensors<O>>> + Send + 'static,
     {
         self.replace(Model::of(model))
+    }
+
+    /// Replaces the model as [`swap`](Self::swap) does, by one that gets the lengths of the rows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the batcher was not built with
+    /// [`build_packed`](crate::BatcherBuilder::build_packed). The model before stays.
+    pub fn swap_packed<M, F>(&self, model: M) -> Result<u64>
+    where
+        M: Fn(Stream, Tensors<I>, Vec<usize>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Tensors<O>>> + Send + 'static,
+    {
+        if self.shared().packed.is_none() {
+            return Err(not_swapped("the rows of this batcher have one length; use swap"));
+        }
+        Ok(self.replace(Model::packed(model)))
     }
 
     /// Replaces the model by one that is captured for the given sizes, as
@@ -126,6 +145,9 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         model: impl FnMut(Tensors<I>) -> Result<Tensors<O>>,
     ) -> Result<u64> {
         let shared = self.shared();
+        if shared.packed.is_some() {
+            return Err(not_swapped("a graph has no room for rows of different lengths; use swap_packed"));
+        }
         let (slots, inputs) = ((shared.in_flight, shared.max_rows), (&shared.inputs.0, shared.inputs.1));
         let captured = Captured::new(&shared.device, slots, inputs, sizes, model).await?;
         Ok(self.replace(Model::Captured(captured)))
@@ -165,4 +187,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         let running = shared.queue.lock().running();
         Drained { refused: shared.end_queued(), running }
     }
+}
+
+fn not_swapped(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("the model was not swapped: {why}"))
 }

@@ -6,7 +6,7 @@ use crate::batcher::Batcher;
 use crate::metrics::Histograms;
 use crate::model::{Captured, Model, Tensors};
 use crate::queue::Queue;
-use crate::shared::{Block, BudgetOf, End, Shared};
+use crate::shared::{Block, BudgetOf, End, Packed, Shared};
 use crate::slot::Slot;
 use crate::stats::Counts;
 use futures::future::{Either, select};
@@ -95,8 +95,9 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     }
 
     /// Runs each batch within a [budget](Device::budget) of device memory: `bytes` gets the number
-    /// of rows that the model sees, and returns the bytes that it needs for them, with its inputs
-    /// and outputs. No budgets by default.
+    /// of rows that the model sees, or of elements with [`build_packed`](Self::build_packed), and
+    /// returns the bytes that it needs for them, with its inputs and outputs. No budgets by
+    /// default.
     ///
     /// A batch waits until its share fits beside those of others. Meanwhile calls are queued, and
     /// beyond `max_queued` refused. A model that allocates more than its budget fails for that
@@ -134,7 +135,59 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Tensors<O>>> + Send + 'static,
     {
-        self.build_with(async |_, _, _| Ok(Model::of(model))).await
+        self.build_with(None, async |_, _, _| Ok(Model::of(model))).await
+    }
+
+    /// Builds the batcher for rows of different lengths, such as the tokens of texts.
+    ///
+    /// The first dimension of the input shapes, which is the same for all inputs, is the most that
+    /// a row may have. A call says the [length](crate::Submit::length) of its row. The rows of a
+    /// batch lie one behind the other without gaps, and their lengths add up to `max_elements` at
+    /// most. `model` gets a stream, the inputs, whose first dimension is that sum, and the lengths
+    /// in order. Its outputs have a row for each length.
+    ///
+    /// Each row has pinned memory for the most that it may have. Rows are moved together on the
+    /// host when their batch is taken. Long rows may fill the memory before `max_queued` rows are
+    /// queued; then calls are refused with [`ServeError::Full`](crate::ServeError::Full).
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build); `InvalidArgument` if the first dimensions of the
+    /// input shapes differ, one has none, `max_elements` is less than it, or `fixed_rows` is set.
+    ///
+    /// # Examples
+    /// ```
+    /// use warpline::prelude::*;
+    /// use warpline::serve::Batcher;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = Device::best()?;
+    /// // The mean of up to 128 points of a plane, and at most 1024 points in a batch.
+    /// let means = Batcher::<(f32,), (f32,)>::builder(&device, [[128, 2].into()], [[2].into()])
+    ///     .build_packed(1024, |stream, (points,), lengths| async move {
+    ///         // A row of weights for each call: one share for each of its points.
+    ///         let total: usize = lengths.iter().sum();
+    ///         let (mut weights, mut begin) = (vec![0.0f32; lengths.len() * total], 0);
+    ///         for (row, len) in lengths.iter().enumerate() {
+    ///             weights[row * total + begin..][..*len].fill(1.0 / *len as f32);
+    ///             begin += len;
+    ///         }
+    ///         let weights = Tensor::from_host(&weights, [lengths.len(), total], stream.device());
+    ///         Ok((weights.matmul(&points).queued()?,))
+    ///     })
+    ///     .await?;
+    /// let points = [1.0, 1.0, 3.0, 1.0];
+    /// let answer = means.submit(|(row,)| Ok(row.copy_from_slice(&points))).length(2).await?;
+    /// assert_eq!(answer.outputs().0, [2.0, 1.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn build_packed<M, F>(self, max_elements: usize, model: M) -> Result<Batcher<I, O>>
+    where
+        M: Fn(Stream, Tensors<I>, Vec<usize>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Tensors<O>>> + Send + 'static,
+    {
+        self.build_with(Some(max_elements), async |_, _, _| Ok(Model::packed(model))).await
     }
 
     /// Builds the batcher with a model that is captured as a graph, once for each batch that may
@@ -176,7 +229,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         model: impl FnMut(Tensors<I>) -> Result<Tensors<O>>,
     ) -> Result<Batcher<I, O>> {
         let slots = (self.in_flight, self.max_rows);
-        self.build_with(async |device, shapes, widths| {
+        self.build_with(None, async |device, shapes, widths| {
             Ok(Model::Captured(Captured::new(device, slots, (shapes, widths), sizes, model).await?))
         })
         .await
@@ -184,6 +237,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
 
     async fn build_with(
         self,
+        max_elements: Option<usize>,
         model: impl AsyncFnOnce(&Device, &I::Shapes, I::Widths) -> Result<Model<I, O>>,
     ) -> Result<Batcher<I, O>> {
         let tokio = tokio::runtime::Handle::try_current().map_err(|_| {
@@ -197,6 +251,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         self.check(max_queued)?;
         let inputs = self.widths::<I>("input", &self.inputs)?;
         let outputs = self.widths::<O>("output", &self.outputs)?;
+        let packed = max_elements.map(|most| self.packed(most)).transpose()?;
         let blocks = max_queued.div_ceil(self.max_rows).saturating_add(self.in_flight);
         self.check_cap(inputs, outputs, max_queued, blocks)?;
         let mut memory = Vec::with_capacity(blocks);
@@ -214,6 +269,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             max_queued,
             has_fixed_rows: self.has_fixed_rows,
             inputs: (self.inputs, inputs),
+            packed,
             outputs: (self.outputs, outputs),
             built: (!is_timed).then(Instant::now),
             budget: self.budget,
@@ -221,7 +277,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             #[cfg(feature = "metrics")]
             histograms: Histograms::of(&self.label),
             label: self.label,
-            queue: Mutex::new(Queue::new(self.max_rows, self.max_wait, memory)),
+            queue: Mutex::new(Queue::new(self.max_rows, max_elements, self.max_wait, memory)),
             permits: Arc::new(Semaphore::new(max_queued)),
             model: Mutex::new((Arc::new(model), 0)),
             end: Mutex::new(End::Draining),
@@ -257,6 +313,29 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             return Err(refused(&why));
         }
         Ok(())
+    }
+
+    /// Returns the form of rows whose lengths add up to `max_elements` at most in a batch.
+    fn packed(&self, max_elements: usize) -> Result<Packed<I>> {
+        let Some((longest, shapes)) = I::of_elements(&self.inputs) else {
+            let shapes: Vec<_> = self.inputs.as_ref().iter().map(Shape::to_string).collect();
+            return Err(refused(&format!(
+                "its input shapes are {}, and rows of different lengths need the same first dimension in \
+                 all of them, the most that a row may have; correct the shapes",
+                shapes.join(", ")
+            )));
+        };
+        if max_elements < longest {
+            return Err(refused(&format!(
+                "max_elements is {max_elements}, and a row may have {longest} elements, so no batch could \
+                 have the longest row; raise max_elements, or correct the shapes"
+            )));
+        }
+        if self.has_fixed_rows {
+            return Err(refused("it has fixed_rows, and rows of different lengths have none; leave it out"));
+        }
+        let widths = I::widths(&shapes).expect("they are parts of shapes that were checked");
+        Ok(Packed { longest, element: (shapes, widths) })
     }
 
     /// Returns the number of elements of each input or output.

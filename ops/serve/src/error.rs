@@ -39,10 +39,18 @@ impl fmt::Debug for WriterError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The rows that `max_queued` allows are queued. The caller may try again later.
+    /// The rows that `max_queued` allows are queued, or long rows fill the memory for them. The
+    /// caller may try again later.
     Full {
         /// The number of rows that may be queued.
         max_queued: usize,
+    },
+    /// The row was given a length that no row of this batcher can have.
+    Length {
+        /// The length that the row was given.
+        given: usize,
+        /// The most that it may be; at least 1 is needed. `None` if rows have one length.
+        longest: Option<usize>,
     },
     /// The deadline passed, or no batch could have met it.
     Late,
@@ -77,6 +85,16 @@ impl fmt::Display for ServeError {
             ServeError::Full { max_queued } => write!(
                 f,
                 "the batcher is full, with {max_queued} rows queued; try again later, or raise max_queued"
+            ),
+            ServeError::Length { given, longest: Some(longest) } => write!(
+                f,
+                "the row was given the length {given}, and 1 to {longest} are possible; correct it, or the \
+                 shape of the inputs in the builder"
+            ),
+            ServeError::Length { given, longest: None } => write!(
+                f,
+                "the row was given the length {given}, and all rows of this batcher have one length; build \
+                 it with build_packed for rows of different lengths"
             ),
             ServeError::Late => f.write_str("no batch can answer before the deadline"),
             ServeError::Writer(error) => write!(f, "the row was not written: {error}"),

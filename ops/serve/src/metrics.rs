@@ -74,7 +74,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// Sets the gauges and counters of this batcher to its [`stats`](Batcher::stats). Call it just
     /// before the exporter renders.
     ///
-    /// All of them have the label `batcher`, the batcher's [`label`](crate::BatcherBuilder::label).
+    /// All of them have the label `batcher`, the batcher's
+    /// [`label`](crate::BatcherBuilder::label).
     ///
     /// | figure | |
     /// |---|---|
@@ -85,8 +86,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// | `warpline_batcher_calls_total` | counter: calls that have ended, with the label `outcome`: `answered`, `left`, `full`, `late`, `writer`, `model` or `ended` |
     /// | `warpline_batcher_thrown_away_rows_total` | counter: rows computed for callers who had left |
     ///
-    /// Its slots record three histograms by themselves, in the recorder that was installed when the
-    /// batcher was built: `warpline_batcher_wait_seconds`, `warpline_batcher_batch_rows` and
+    /// Its slots record three histograms by themselves, in the recorder that was installed when
+    /// the batcher was built: `warpline_batcher_wait_seconds`, `warpline_batcher_batch_rows` and
     /// `warpline_batcher_batch_seconds`.
     ///
     /// # Examples

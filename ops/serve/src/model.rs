@@ -16,7 +16,15 @@ use warpline_runtime::{Device, Error, ErrorKind, Graph, Result, Stream};
 /// The tensors of a batch: a tensor for each type of a row.
 pub(crate) type Tensors<R> = <R as TensorSample>::Tensors;
 
-type Called<I, O> = dyn Fn(Stream, Tensors<I>, usize) -> BoxFuture<'static, Result<Tensors<O>>> + Send + Sync;
+type Called<I, O> = dyn Fn(Stream, Tensors<I>, Calls) -> BoxFuture<'static, Result<Tensors<O>>> + Send + Sync;
+
+/// The calls of a batch.
+pub(crate) struct Calls {
+    /// Their number.
+    pub(crate) rows: usize,
+    /// The lengths of their rows, if rows have different lengths.
+    pub(crate) lens: Vec<usize>,
+}
 
 pub(crate) enum Model<I: Rows, O: Rows> {
     Called(Box<Called<I, O>>),
@@ -45,7 +53,15 @@ impl<I: Rows, O: Rows> Model<I, O> {
         M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Tensors<O>>> + Send + 'static,
     {
-        Model::Called(Box::new(move |stream, inputs, rows| model(stream, inputs, rows).boxed()))
+        Model::Called(Box::new(move |stream, inputs, calls| model(stream, inputs, calls.rows).boxed()))
+    }
+
+    pub(crate) fn packed<M, F>(model: M) -> Self
+    where
+        M: Fn(Stream, Tensors<I>, Vec<usize>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Tensors<O>>> + Send + 'static,
+    {
+        Model::Called(Box::new(move |stream, inputs, calls| model(stream, inputs, calls.lens).boxed()))
     }
 
     /// Returns the device memory that the model's graphs and their buffers take.

@@ -22,16 +22,20 @@
 //! 6. A row whose deadline has passed gets into no batch, nor does one whose deadline would pass
 //!    even if its batch were as fast as the fastest of the last ones. After a batch, one taker may
 //!    refuse rows for the second reason. Then a batch has to run, so that its time is known.
-//! 7. Every call that was queued is answered once, or its caller left. An answer to a caller that
+//! 7. Rows may have different lengths. The lengths of a block's rows add up to no more than a
+//!    batch may have, so a block is always a batch, and a row goes to the first block that has
+//!    room for it. Rows of one length have the length 0 here.
+//! 8. Every call that was queued is answered once, or its caller left. An answer to a caller that
 //!    left is dropped.
-//! 8. The queue drops no waker and no answer, and so runs no code of others. Calls return them.
+//! 9. The queue drops no waker and no answer, and so runs no code of others. Calls return them.
 //!
 //! # Why memory never runs out
 //! Each row that is claimed, queued or moving has a permit, and there are `max_queued` of them.
 //! All blocks but the first take rows as long as they have free ones. There are as many blocks as
 //! hold all rows with a permit, and one more for each slot: a slot holds one block, from the
 //! moment at which taking closes it until the batch has been copied to the device. So a call that
-//! has a permit finds a free row.
+//! has a permit finds a free row. If rows have different lengths, blocks may be full before they
+//! have all rows: then such a call may find none, and is refused.
 // Decision: docs/decisions/0069-callers-write-their-rows.md
 
 use slab::Slab;
@@ -61,6 +65,8 @@ pub(crate) struct RowAt {
 /// The rows and the calls of a batcher.
 pub(crate) struct Queue<B: BlockMemory, A> {
     max_rows: usize,
+    /// The most that the lengths of a batch's rows may add up to, if they have different lengths.
+    max_elements: Option<usize>,
     max_wait: Duration,
     calls: Slab<Call<A>>,
     /// In the order in which they began to take rows.
@@ -70,6 +76,8 @@ pub(crate) struct Queue<B: BlockMemory, A> {
     spare: Vec<Block<B>>,
     /// The number of rows that are queued.
     queued: usize,
+    /// The sum of their lengths.
+    elements: usize,
     /// The number of queued rows with a deadline.
     with_deadline: usize,
     /// The number of rows that are being written.
@@ -113,6 +121,8 @@ struct Block<B: BlockMemory> {
     /// The number of rows whose memory is elsewhere.
     out: usize,
     queued: usize,
+    /// The sum of the lengths of the rows that are queued or being written.
+    elements: usize,
 }
 
 enum Row<M> {
@@ -124,6 +134,8 @@ enum Row<M> {
 
 struct Call<A> {
     state: State<A>,
+    /// The length of its row.
+    len: usize,
     deadline: Option<Instant>,
     waker: Option<Waker>,
     /// The span of its caller, if a subscriber listens to the spans of batches.
@@ -199,6 +211,8 @@ pub(crate) struct Batch<B: BlockMemory> {
     /// The rest of the block's memory.
     pub(crate) rest: B,
     pub(crate) calls: Vec<CallId>,
+    /// The lengths of their rows, if they have different ones.
+    pub(crate) lens: Vec<usize>,
     pub(crate) moves: Vec<Move<B::Row>>,
 }
 
@@ -217,15 +231,22 @@ pub(crate) enum Source<M> {
 
 impl<B: BlockMemory, A> Queue<B, A> {
     /// Creates a queue with blocks of `max_rows` rows each.
-    pub(crate) fn new(max_rows: usize, max_wait: Duration, memory: Vec<B>) -> Self {
+    pub(crate) fn new(
+        max_rows: usize,
+        max_elements: Option<usize>,
+        max_wait: Duration,
+        memory: Vec<B>,
+    ) -> Self {
         Queue {
             max_rows,
+            max_elements,
             max_wait,
             calls: Slab::new(),
             blocks: VecDeque::new(),
             first: 0,
             spare: memory.into_iter().map(Block::of).collect(),
             queued: 0,
+            elements: 0,
             with_deadline: 0,
             writing: 0,
             is_taking: false,
@@ -236,32 +257,40 @@ impl<B: BlockMemory, A> Queue<B, A> {
         }
     }
 
-    /// Claims a row for a caller that has a permit, unless the queue is closed.
+    /// Claims a row of this length for a caller that has a permit, unless the queue is closed or
+    /// no block has room for it.
     pub(crate) fn claim(
         &mut self,
+        len: usize,
         deadline: Option<Instant>,
         span: Option<span::Id>,
     ) -> Option<Claim<B::Row>> {
         if self.is_closed {
             return None;
         }
-        let (at, memory) = self.free_row();
+        let (at, memory) = self.free_row(len)?;
         self.writing += 1;
-        let call = Call { state: State::Writing, deadline, waker: None, span };
+        let call = Call { state: State::Writing, len, deadline, waker: None, span };
         Some(Claim { call: CallId(self.calls.insert(call)), at, memory })
     }
 
-    fn free_row(&mut self) -> (RowAt, B::Row) {
+    fn free_row(&mut self, len: usize) -> Option<(RowAt, B::Row)> {
         let closed = usize::from(self.is_taking);
-        let most = self.max_rows;
-        let at = self.blocks.iter().skip(closed).position(|block| block.has_free_row(most));
+        let has_room = |block: &Block<B>| {
+            let fits = self.max_elements.is_none_or(|most| block.elements + len <= most);
+            fits && block.out + block.queued < self.max_rows
+        };
+        let at = self.blocks.iter().skip(closed).position(has_room);
         let at = at.map_or(self.blocks.len(), |at| at + closed);
         if at == self.blocks.len() {
-            let block = self.spare.pop().expect("there are rows for all permits");
-            self.blocks.push_back(block);
+            let spare = self.spare.pop();
+            debug_assert!(spare.is_some() || self.max_elements.is_some(), "there are rows for all permits");
+            self.blocks.push_back(spare?);
         }
-        let (row, memory) = self.blocks[at].take_free();
-        (RowAt { block: self.first + at as u64, row }, memory)
+        let block = &mut self.blocks[at];
+        block.elements += len;
+        let (row, memory) = block.take_free();
+        Some((RowAt { block: self.first + at as u64, row }, memory))
     }
 
     fn block(&mut self, at: RowAt) -> &mut Block<B> {
@@ -278,6 +307,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
         self.with_deadline += usize::from(entry.deadline.is_some());
         self.writing -= 1;
         self.queued += 1;
+        self.elements += entry.len;
         let due = self.due_of(call);
         let looks_again_at = self.takers.last()?.looks_again_at;
         let wakes = match (self.is_taking, due, looks_again_at) {
@@ -292,9 +322,11 @@ impl<B: BlockMemory, A> Queue<B, A> {
     /// Returns a row whose writer failed. Returns the slot to wake.
     pub(crate) fn abandon(&mut self, row: Claim<B::Row>) -> Option<Waker> {
         let Claim { call, at, memory } = row;
-        self.block(at).put(at.row, Row::Free(memory));
+        let len = self.calls.remove(call.0).len;
+        let block = self.block(at);
+        block.put(at.row, Row::Free(memory));
+        block.elements -= len;
         self.writing -= 1;
-        self.calls.remove(call.0);
         self.after_return()
     }
 
@@ -366,8 +398,11 @@ impl<B: BlockMemory, A> Queue<B, A> {
     /// Frees the row of a queued call.
     fn unqueue(&mut self, at: RowAt) {
         let call = self.block(at).free(at.row);
+        let Call { len, deadline, .. } = self.calls[call.0];
+        self.block(at).elements -= len;
         self.queued -= 1;
-        self.with_deadline -= usize::from(self.calls[call.0].deadline.is_some());
+        self.elements -= len;
+        self.with_deadline -= usize::from(deadline.is_some());
     }
 
     /// Takes the next batch for a slot if it is due. `at_once` says that the slot has just become
@@ -473,7 +508,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
         let mut block = self.blocks.pop_front().expect("it has a row");
         self.first += 1;
         self.is_taking = false;
-        let mut later = self.pull(self.max_rows - block.queued);
+        let mut later = self.pull(self.max_rows - block.queued, block.elements);
         let count = block.queued + later.len();
         while block.rows.len() < count {
             block.cut();
@@ -505,22 +540,39 @@ impl<B: BlockMemory, A> Queue<B, A> {
             let call = &mut self.calls[call.0];
             let State::Queued(_, since) = call.state else { unreachable!("its row was queued") };
             call.state = State::Running(since);
+            self.elements -= call.len;
             self.with_deadline -= usize::from(call.deadline.is_some());
         }
         self.queued -= count;
+        let lens = match self.max_elements {
+            Some(_) => calls.iter().map(|call| self.calls[call.0].len).collect(),
+            None => Vec::new(),
+        };
         let (rows, rest) = block.into_memory();
-        Batch { rows, rest, calls, moves }
+        Batch { rows, rest, calls, lens, moves }
     }
 
-    /// Takes the rows of the blocks, the oldest block first, and not more than `most`.
-    fn pull(&mut self, most: usize) -> Vec<(RowAt, B::Row, CallId)> {
+    /// Takes the rows of the blocks, the oldest block first, and not more than `most`: those up to
+    /// the first that does not fit beside rows with `elements` elements.
+    fn pull(&mut self, most: usize, mut elements: usize) -> Vec<(RowAt, B::Row, CallId)> {
+        let (calls, max_elements) = (&self.calls, self.max_elements);
+        let mut fits = |call: CallId| {
+            elements += calls[call.0].len;
+            max_elements.is_none_or(|most| elements <= most)
+        };
         let mut pulled = Vec::new();
         for (block, rows) in (self.first..).zip(&mut self.blocks) {
-            let queued: Vec<_> = rows.calls().take(most - pulled.len()).map(|(row, _)| row).collect();
-            pulled.extend(queued.into_iter().map(|row| {
-                let (memory, call) = rows.take_queued(row);
+            let left = most - pulled.len();
+            let queued: Vec<_> = rows.calls().take(left).take_while(|(_, call)| fits(*call)).collect();
+            let is_last = queued.len() < rows.queued;
+            pulled.extend(queued.into_iter().map(|(row, call)| {
+                let (memory, _) = rows.take_queued(row);
+                rows.elements -= calls[call.0].len;
                 (RowAt { block, row }, memory, call)
             }));
+            if is_last {
+                break;
+            }
         }
         pulled
     }
@@ -584,7 +636,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
 
     /// Returns whether a batch would have all rows that it may have.
     fn is_full(&self) -> bool {
-        self.queued >= self.max_rows
+        self.queued >= self.max_rows || self.max_elements.is_some_and(|most| self.elements >= most)
     }
 
     /// Returns whether rows are queued, and fewer than a batch may have.
@@ -647,11 +699,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
 
 impl<B: BlockMemory> Block<B> {
     fn of(rest: B) -> Self {
-        Block { rest, rows: Vec::new(), first_free: 0, out: 0, queued: 0 }
-    }
-
-    fn has_free_row(&self, max_rows: usize) -> bool {
-        self.out + self.queued < max_rows
+        Block { rest, rows: Vec::new(), first_free: 0, out: 0, queued: 0, elements: 0 }
     }
 
     /// Cuts a row off, which is free.

@@ -41,16 +41,29 @@ pub trait Rows: TensorSample {
     /// Returns the whole block, if no other row of it is left.
     #[doc(hidden)]
     fn whole(rest: Self::Row) -> Option<Self::Host>;
+    /// Returns the first `used` elements of a row.
     #[doc(hidden)]
-    fn slots(row: &mut Self::Row) -> Self::Slots<'_>;
+    fn slots(row: &mut Self::Row, used: Self::Widths) -> Self::Slots<'_>;
     #[doc(hidden)]
     fn view(row: &Self::Row) -> Self::View<'_>;
     #[doc(hidden)]
     fn owned(row: &Self::Row) -> Self::Owned;
+    /// Zeroes the first `used` elements of a row.
     #[doc(hidden)]
-    fn clear(row: &mut Self::Row);
+    fn clear(row: &mut Self::Row, used: Self::Widths);
     #[doc(hidden)]
     fn copy(from: &Self::Row, to: &mut Self::Row);
+
+    /// Returns the first dimension of the shapes, and the shapes without it, if all have the same
+    /// one.
+    #[doc(hidden)]
+    fn of_elements(shapes: &Self::Shapes) -> Option<(usize, Self::Shapes)>;
+    /// Returns the widths of `len` elements.
+    #[doc(hidden)]
+    fn times(element: Self::Widths, len: usize) -> Self::Widths;
+    /// Moves rows of these lengths together.
+    #[doc(hidden)]
+    fn pack(host: &mut Self::Host, widths: Self::Widths, element: Self::Widths, lens: &[usize]);
 
     #[doc(hidden)]
     fn shorten(host: &mut Self::Host, widths: Self::Widths, rows: usize);
@@ -138,8 +151,8 @@ macro_rules! rows {
                 Some(($(rest.$i.into_whole().ok()?,)+))
             }
 
-            fn slots(row: &mut Self::Row) -> Self::Slots<'_> {
-                ($(&mut *row.$i,)+)
+            fn slots(row: &mut Self::Row, used: Self::Widths) -> Self::Slots<'_> {
+                ($(&mut row.$i[..used[$i]],)+)
             }
 
             fn view(row: &Self::Row) -> Self::View<'_> {
@@ -150,12 +163,36 @@ macro_rules! rows {
                 ($(row.$i.to_vec(),)+)
             }
 
-            fn clear(row: &mut Self::Row) {
-                $(row.$i.fill($T::new_zeroed());)+
+            fn clear(row: &mut Self::Row, used: Self::Widths) {
+                $(row.$i[..used[$i]].fill($T::new_zeroed());)+
             }
 
             fn copy(from: &Self::Row, to: &mut Self::Row) {
                 $(to.$i.copy_from_slice(&from.$i);)+
+            }
+
+            fn of_elements(shapes: &Self::Shapes) -> Option<(usize, Self::Shapes)> {
+                let longest = *shapes[0].first()?;
+                let of_element = |shape: &Shape| match shape.split_first() {
+                    Some((first, rest)) if *first == longest => Some(Shape::from(rest)),
+                    _ => None,
+                };
+                Some((longest, [$(of_element(&shapes[$i])?),+]))
+            }
+
+            fn times(element: Self::Widths, len: usize) -> Self::Widths {
+                [$(element[$i] * len),+]
+            }
+
+            fn pack(host: &mut Self::Host, widths: Self::Widths, element: Self::Widths, lens: &[usize]) {
+                let mut end = 0;
+                for (row, len) in lens.iter().enumerate() {
+                    $(
+                        let from = row * widths[$i];
+                        host.$i.copy_within(from..from + len * element[$i], end * element[$i]);
+                    )+
+                    end += len;
+                }
             }
 
             fn shorten(host: &mut Self::Host, widths: Self::Widths, rows: usize) {

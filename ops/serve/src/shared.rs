@@ -62,6 +62,14 @@ impl End {
     }
 }
 
+/// The rows of a batcher with rows of different lengths.
+pub(crate) struct Packed<I: Rows> {
+    /// The length of the longest row, for which each row has memory.
+    pub(crate) longest: usize,
+    /// The shapes and the widths of an element of each input.
+    pub(crate) element: (I::Shapes, I::Widths),
+}
+
 /// From the number of a batch's rows to the bytes of device memory that it needs.
 pub(crate) type BudgetOf = dyn Fn(usize) -> usize + Send + Sync;
 
@@ -74,6 +82,8 @@ pub(crate) struct Shared<I: Rows, O: Rows> {
     pub(crate) max_queued: usize,
     pub(crate) has_fixed_rows: bool,
     pub(crate) inputs: (I::Shapes, I::Widths),
+    /// `None` if all rows have one length.
+    pub(crate) packed: Option<Packed<I>>,
     pub(crate) outputs: (O::Shapes, O::Widths),
     /// The time at which the batcher was built, if nothing depends on how long rows wait.
     pub(crate) built: Option<Instant>,
@@ -107,7 +117,25 @@ impl<I: Rows, O: Rows> Shared<I, O> {
         self.max_queued - self.permits.available_permits()
     }
 
-    /// Returns the error for a call for which there is no permit.
+    /// Returns the shapes and the widths of the inputs that the model sees, without the first
+    /// dimension.
+    pub(crate) fn seen_inputs(&self) -> &(I::Shapes, I::Widths) {
+        self.packed.as_ref().map_or(&self.inputs, |packed| &packed.element)
+    }
+
+    /// Returns the length of a row in the queue, and the widths of that length.
+    pub(crate) fn lengths(&self, given: Option<usize>) -> Result<(usize, I::Widths), ServeError> {
+        match (&self.packed, given) {
+            (None, None) => Ok((0, self.inputs.1)),
+            (None, Some(given)) => Err(ServeError::Length { given, longest: None }),
+            (Some(packed), given) => match given.unwrap_or(packed.longest) {
+                len if (1..=packed.longest).contains(&len) => Ok((len, I::times(packed.element.1, len))),
+                given => Err(ServeError::Length { given, longest: Some(packed.longest) }),
+            },
+        }
+    }
+
+    /// Returns the error for a call for which there is no permit or no row.
     pub(crate) fn why_not_queued(&self) -> ServeError {
         let is_closed = self.queue.lock().is_closed();
         if is_closed { self.end.lock().error() } else { ServeError::Full { max_queued: self.max_queued } }

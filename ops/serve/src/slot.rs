@@ -1,6 +1,6 @@
 //! A slot runs one batch after another.
 
-use crate::model::{Model, Tensors};
+use crate::model::{Calls, Model, Tensors};
 use crate::queue::{BlockMemory, CallId, Source};
 use crate::shared::{Batch, Block, End, Outcome, Shared, TARGET, wake};
 use crate::{Answer, Rows, ServeError};
@@ -34,6 +34,15 @@ impl<I: Rows, O: Rows> Drop for Slot<I, O> {
         self.lease = None;
         self.shared.slot_has_ended();
     }
+}
+
+/// The sizes of the first dimension that the model's tensors have.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// Of its outputs.
+    rows: usize,
+    /// Of its inputs: the rows, or the elements of rows of different lengths.
+    inputs: usize,
 }
 
 /// The reason for which a batch has no outputs.
@@ -95,11 +104,11 @@ impl<I: Rows, O: Rows> Slot<I, O> {
             self.shared.histograms.taken(batch.calls.len(), &waited);
         }
         self.make_moves(&mut batch);
-        let Batch::<I> { rows: cut, rest, calls, .. } = batch;
+        let Batch::<I> { rows: cut, rest, calls, lens, .. } = batch;
         let rows = calls.len();
         self.calls = calls;
         let (model, version) = self.shared.model.lock().clone();
-        let memory = match self.compute((cut, rest), rows, &model).await {
+        let memory = match self.compute((cut, rest), Calls { rows, lens }, &model).await {
             (Ok(outputs), sent) => {
                 let (mut rest, widths) = (O::uncut(outputs), self.shared.outputs.1);
                 let row = || Ok(Answer { row: O::cut(&mut rest, widths), version, batch: rows });
@@ -138,16 +147,16 @@ impl<I: Rows, O: Rows> Slot<I, O> {
     async fn compute(
         &mut self,
         memory: (Vec<I::Row>, Block<I>),
-        rows: usize,
+        calls: Calls,
         model: &Model<I, O>,
     ) -> (Result<O::Host, Failure>, Sent<I>) {
         let bytes = match (&self.shared.budget, model) {
-            (Some(bytes), Model::Called(_)) => bytes(self.seen(rows)),
+            (Some(bytes), Model::Called(_)) => bytes(self.seen(&calls).inputs),
             // A captured model has its memory.
-            _ => return self.compute_within(memory, rows, model).await,
+            _ => return self.compute_within(memory, calls, model).await,
         };
         match self.shared.device.clone().budget(bytes).await {
-            Ok(budget) => budget.scope(|| self.compute_within(memory, rows, model)).await,
+            Ok(budget) => budget.scope(|| self.compute_within(memory, calls, model)).await,
             Err(error) => (Err(error.into()), Sent::Not(memory)),
         }
     }
@@ -156,14 +165,14 @@ impl<I: Rows, O: Rows> Slot<I, O> {
     async fn compute_within(
         &mut self,
         memory: (Vec<I::Row>, Block<I>),
-        rows: usize,
+        calls: Calls,
         model: &Model<I, O>,
     ) -> (Result<O::Host, Failure>, Sent<I>) {
         let stream = match self.stream(model).await {
             Ok(stream) => stream,
             Err(error) => return (Err(error.into()), Sent::Not(memory)),
         };
-        let (seen, buffers) = match self.buffers(model, rows, &stream).await {
+        let (seen, buffers) = match self.buffers(model, &calls, &stream).await {
             Ok(buffers) => buffers,
             Err(error) => return (Err(error.into()), Sent::Not(memory)),
         };
@@ -171,46 +180,65 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         if !self.is_wanted() {
             return (Err(Failure::Unwanted), Sent::Not(memory));
         }
-        let (mut cut, mut rest) = memory;
-        while cut.len() < seen {
-            cut.push(rest.cut());
-        }
-        cut[rows..seen].iter_mut().for_each(I::clear);
-        let mut host = whole((cut, rest));
-        I::shorten(&mut host, self.shared.inputs.1, seen);
+        let host = self.prefix(memory, &calls, seen);
         let sent = Sent::Copied(I::send_into(&buffers, host, &stream));
-        let outputs = self.outputs(model, &buffers, (rows, seen), &stream).await;
+        let outputs = self.outputs(model, &buffers, (calls, seen), &stream).await;
         let host = match outputs {
             Ok(outputs) => {
-                O::read(outputs, &self.shared.outputs.0, seen, &stream).await.map_err(Failure::from)
+                O::read(outputs, &self.shared.outputs.0, seen.rows, &stream).await.map_err(Failure::from)
             }
             Err(failure) => Err(failure),
         };
         (host, sent)
     }
 
-    /// Returns the number of rows that the model sees, and memory for them.
+    /// Returns the memory that the model sees: the rows, and zeros behind them or, if rows have
+    /// different lengths, one behind the other.
+    fn prefix(&self, (mut cut, mut rest): (Vec<I::Row>, Block<I>), calls: &Calls, seen: Seen) -> I::Host {
+        let widths = self.shared.inputs.1;
+        let Some(packed) = &self.shared.packed else {
+            while cut.len() < seen.rows {
+                cut.push(rest.cut());
+            }
+            cut[calls.rows..seen.rows].iter_mut().for_each(|row| I::clear(row, widths));
+            let mut host = whole((cut, rest));
+            I::shorten(&mut host, widths, seen.inputs);
+            return host;
+        };
+        let mut host = whole((cut, rest));
+        I::pack(&mut host, widths, packed.element.1, &calls.lens);
+        I::shorten(&mut host, packed.element.1, seen.inputs);
+        host
+    }
+
+    /// Returns what the model sees of the batch, and device memory for its inputs.
     async fn buffers(
         &self,
         model: &Model<I, O>,
-        rows: usize,
+        calls: &Calls,
         stream: &Stream,
-    ) -> Result<(usize, I::Buffers)> {
+    ) -> Result<(Seen, I::Buffers)> {
         match model {
             Model::Captured(captured) => {
-                let (size, set) = captured.set(self.number, rows);
-                Ok((size, set.inputs.clone()))
+                let (size, set) = captured.set(self.number, calls.rows);
+                Ok((Seen { rows: size, inputs: size }, set.inputs.clone()))
             }
             Model::Called(_) => {
-                let seen = self.seen(rows);
-                Ok((seen, I::alloc(stream, self.shared.inputs.1, seen).await?))
+                let (seen, (_, widths)) = (self.seen(calls), self.shared.seen_inputs());
+                Ok((seen, I::alloc(stream, *widths, seen.inputs).await?))
             }
         }
     }
 
-    /// Returns the number of rows that a model which is called sees.
-    fn seen(&self, rows: usize) -> usize {
-        if self.shared.has_fixed_rows { self.shared.max_rows } else { rows }
+    /// Returns what a model that is called sees.
+    fn seen(&self, calls: &Calls) -> Seen {
+        match &self.shared.packed {
+            Some(_) => Seen { rows: calls.rows, inputs: calls.lens.iter().sum() },
+            None if self.shared.has_fixed_rows => {
+                Seen { rows: self.shared.max_rows, inputs: self.shared.max_rows }
+            }
+            None => Seen { rows: calls.rows, inputs: calls.rows },
+        }
     }
 
     /// Runs the model.
@@ -218,18 +246,18 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         &self,
         model: &Model<I, O>,
         buffers: &I::Buffers,
-        (rows, seen): (usize, usize),
+        (calls, seen): (Calls, Seen),
         stream: &Stream,
     ) -> Result<Tensors<O>, Failure> {
         match model {
             Model::Captured(captured) => {
-                let (_, set) = captured.set(self.number, rows);
+                let (_, set) = captured.set(self.number, calls.rows);
                 set.graph.launch(stream).queued()?;
                 Ok(set.outputs.clone())
             }
             Model::Called(model) => {
-                let inputs = I::tensors(buffers, &self.shared.inputs.0, seen);
-                let work = stream.scope(|| model(stream.clone(), inputs, rows));
+                let inputs = I::tensors(buffers, &self.shared.seen_inputs().0, seen.inputs);
+                let work = stream.scope(|| model(stream.clone(), inputs, calls));
                 match AssertUnwindSafe(work).catch_unwind().await {
                     Ok(outputs) => Ok(outputs?),
                     Err(panic) => Err(Failure::Panic(message_of(panic))),

@@ -24,7 +24,7 @@ pub struct BatcherStats {
     pub full: u64,
     /// The number of calls that failed with [`ServeError::Late`].
     pub late: u64,
-    /// The number of calls that failed with [`ServeError::Writer`].
+    /// The number of calls that failed with [`ServeError::Writer`] or [`ServeError::Length`].
     pub writer: u64,
     /// The number of calls that failed with [`ServeError::Model`] or [`ServeError::Panicked`].
     pub model: u64,
@@ -70,7 +70,7 @@ impl Counts {
         let count = match error {
             ServeError::Full { .. } => &self.full,
             ServeError::Late => &self.late,
-            ServeError::Writer(_) => &self.writer,
+            ServeError::Writer(_) | ServeError::Length { .. } => &self.writer,
             ServeError::Model(_) | ServeError::Panicked(_) => &self.model,
             ServeError::Draining | ServeError::Failed(_) | ServeError::Stopped => &self.ended,
         };

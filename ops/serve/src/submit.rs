@@ -23,6 +23,7 @@ pub struct Submit<I: Rows, O: Rows, W> {
     writer: Option<W>,
     /// For its row, if it was reserved.
     permit: Option<OwnedSemaphorePermit>,
+    len: Option<usize>,
     deadline: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     call: Option<CallId>,
@@ -33,13 +34,31 @@ impl<I: Rows, O: Rows, W> Unpin for Submit<I, O, W> {}
 
 impl<I: Rows, O: Rows, W> Submit<I, O, W> {
     pub(crate) fn new(handle: Arc<Handle<I, O>>, writer: W) -> Self {
-        Submit { handle, writer: Some(writer), permit: None, deadline: None, timer: None, call: None }
+        Submit {
+            handle,
+            writer: Some(writer),
+            permit: None,
+            len: None,
+            deadline: None,
+            timer: None,
+            call: None,
+        }
     }
 
     /// Adds a permit that was reserved.
     #[cfg(feature = "tower")]
     pub(crate) fn with(mut self, permit: OwnedSemaphorePermit) -> Self {
         self.permit = Some(permit);
+        self
+    }
+
+    /// Sets the length of the row, for a batcher that was built with
+    /// [`build_packed`](crate::BatcherBuilder::build_packed). Its writer gets slices of so many
+    /// elements. By default a row has the most that it may have.
+    ///
+    /// The call fails with [`ServeError::Length`] if no row can have this length.
+    pub fn length(mut self, elements: usize) -> Self {
+        self.len = Some(elements);
         self
     }
 
@@ -67,6 +86,7 @@ where
     /// Claims a row, writes it and queues it.
     fn queue(&mut self, writer: W, cx: &mut Context<'_>) -> Result<CallId, ServeError> {
         let shared = &self.handle.shared;
+        let (len, used) = shared.lengths(self.len)?;
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServeError::Late);
         }
@@ -75,14 +95,14 @@ where
             None => shared.permits.clone().try_acquire_owned().map_err(|_| shared.why_not_queued())?,
         };
         let span = if enabled!(target: TARGET, Level::DEBUG) { Span::current().id() } else { None };
-        let claim = shared.queue.lock().claim(self.deadline, span);
-        let Some(mut claim) = claim else { return Err(shared.end.lock().error()) };
+        let claim = shared.queue.lock().claim(len, self.deadline, span);
+        let Some(mut claim) = claim else { return Err(shared.why_not_queued()) };
         // From here on the queue counts the permit.
         permit.forget();
-        I::clear(&mut claim.memory);
+        I::clear(&mut claim.memory, used);
         let mut claimed = Claimed { shared, claim: Some(claim) };
         let row = &mut claimed.claim.as_mut().expect("it is queued below").memory;
-        writer(I::slots(row)).map_err(ServeError::Writer)?;
+        writer(I::slots(row, used)).map_err(ServeError::Writer)?;
         let claim = claimed.claim.take().expect("it is queued once");
         let call = claim.call;
         let (now, waker) = (shared.now(), cx.waker().clone());

@@ -30,6 +30,9 @@ impl BlockMemory for Rest {
     }
 }
 
+/// The length of the longest row, in histories with rows of different lengths.
+const LONGEST: usize = 6;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {
     Queued,
@@ -42,6 +45,7 @@ enum Told {
 struct Known {
     call: super::CallId,
     told: Told,
+    len: usize,
     queued_at: Instant,
     deadline: Option<Instant>,
     has_left: bool,
@@ -54,6 +58,13 @@ impl Wake for Flag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+struct Writer {
+    claim: Claim<Memory>,
+    number: usize,
+    len: usize,
+    deadline: Option<Instant>,
 }
 
 enum Slot {
@@ -70,9 +81,12 @@ struct History {
     queue: Queue<Rest, usize>,
     now: Instant,
     max_rows: usize,
+    max_elements: Option<usize>,
+    /// The number of blocks.
+    blocks: usize,
     max_wait: Duration,
     permits: usize,
-    writers: Vec<(Claim<Memory>, usize, Option<Instant>)>,
+    writers: Vec<Writer>,
     /// By the number that the row says.
     calls: BTreeMap<usize, Known>,
     slots: Vec<Slot>,
@@ -92,8 +106,9 @@ impl History {
         let (max_rows, permits, slots) = (1 + below(5), 1 + below(12), 1 + below(3));
         let max_wait = Duration::from_millis([0, 0, 3, 10][below(4)]);
         let blocks = permits.div_ceil(max_rows) + slots;
+        let max_elements = [None, Some(LONGEST), Some(LONGEST + below(3 * LONGEST))][below(3)];
         let memory = (0..blocks).map(|block| Rest(block * max_rows..(block + 1) * max_rows));
-        let queue = Queue::new(max_rows, max_wait, memory.collect());
+        let queue = Queue::new(max_rows, max_elements, max_wait, memory.collect());
         let slots = (0..slots).map(|_| Slot::Free).collect();
         let (writers, calls) = (Vec::new(), BTreeMap::new());
         History {
@@ -101,6 +116,8 @@ impl History {
             queue,
             now: Instant::now(),
             max_rows,
+            max_elements,
+            blocks,
             max_wait,
             permits,
             writers,
@@ -128,16 +145,33 @@ impl History {
             return;
         }
         let deadline = (self.below(3) == 0).then(|| self.now + Duration::from_millis(self.below(30) as u64));
-        match self.queue.claim(deadline, None) {
+        let len = if self.max_elements.is_some() { 1 + self.below(LONGEST) } else { 0 };
+        match self.queue.claim(len, deadline, None) {
             Some(claim) => {
                 assert!(!self.is_closed);
                 assert!(!self.queue.is_taking || claim.at.block > self.queue.first, "a closed block");
                 self.permits -= 1;
-                self.writers.push((claim, self.next, deadline));
+                self.writers.push(Writer { claim, number: self.next, len, deadline });
                 self.next += 1;
             }
-            None => assert!(self.is_closed),
+            None => assert!(self.is_closed || !self.must_have_room(len), "there was room"),
         }
+    }
+
+    /// Returns whether there must be a block with room for a row: those that no slot has taken,
+    /// nor is about to, cannot all be full with the rows that are there.
+    fn must_have_room(&self, len: usize) -> bool {
+        let Some(max_elements) = self.max_elements else { return true };
+        let queued = self.calls.values().filter(|call| call.told == Told::Queued).map(|call| call.len);
+        let lens: Vec<_> = queued.chain(self.writers.iter().map(|writer| writer.len)).collect();
+        let moving = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Moving(batch) => Some(batch.moves.len()),
+            _ => None,
+        });
+        let rows = lens.len() + moving.sum::<usize>();
+        let by_rows = rows / self.max_rows;
+        let by_elements = lens.iter().sum::<usize>() / (max_elements - len + 1);
+        by_rows + by_elements + self.slots.len() < self.blocks
     }
 
     fn write(&mut self) {
@@ -145,7 +179,7 @@ impl History {
             return;
         }
         let at = self.below(self.writers.len());
-        let (mut claim, number, deadline) = self.writers.swap_remove(at);
+        let Writer { mut claim, number, len, deadline } = self.writers.swap_remove(at);
         claim.memory.says = Some(number);
         if self.below(5) == 0 {
             wake(self.queue.abandon(claim));
@@ -154,7 +188,8 @@ impl History {
         }
         let call = claim.call;
         wake(self.queue.queue(claim, self.now, Waker::noop().clone()));
-        let known = Known { call, told: Told::Queued, queued_at: self.now, deadline, has_left: false };
+        let queued_at = self.now;
+        let known = Known { call, told: Told::Queued, len, queued_at, deadline, has_left: false };
         self.calls.insert(number, known);
     }
 
@@ -267,7 +302,7 @@ impl History {
         let queued = self.told(Told::Queued);
         match take.next {
             Next::Batch(batch) => {
-                assert_eq!(batch.calls.len(), queued.len().min(self.max_rows));
+                self.is_as_full_as_it_can_be(&batch, &queued);
                 assert!(batch.calls.len() <= batch.rows.len() && batch.rows.len() <= self.max_rows);
                 for known in self.calls.values_mut().filter(|known| known.told == Told::Queued) {
                     if batch.calls.contains(&known.call) {
@@ -288,6 +323,25 @@ impl History {
                 Slot::Waiting(flag, again)
             }
         }
+    }
+
+    /// Checks the number and the lengths of a batch's rows against those that were queued.
+    fn is_as_full_as_it_can_be(&self, batch: &super::Batch<Rest>, queued: &[usize]) {
+        let most = queued.len().min(self.max_rows);
+        let Some(max_elements) = self.max_elements else {
+            assert!(batch.calls.len() == most && batch.lens.is_empty());
+            return;
+        };
+        let len_of = |call: &super::CallId| {
+            let mut known = queued.iter().map(|number| &self.calls[number]);
+            known.find(|known| known.call == *call).expect("it was queued").len
+        };
+        assert!(batch.calls.iter().map(len_of).eq(batch.lens.iter().copied()), "{:?}", batch.lens);
+        let taken: usize = batch.lens.iter().sum();
+        assert!(taken <= max_elements && !batch.calls.is_empty());
+        let left = queued.iter().map(|number| &self.calls[number]);
+        let mut left = left.filter(|known| !batch.calls.contains(&known.call));
+        assert!(batch.calls.len() == most || left.any(|known| taken + known.len > max_elements));
     }
 
     fn make_moves(&mut self, mut batch: super::Batch<Rest>) -> Slot {
@@ -349,6 +403,8 @@ impl History {
             return;
         }
         assert!(!self.is_closed && !self.queue.is_taking && queued.len() < self.max_rows);
+        let elements: usize = queued.iter().map(|number| self.calls[number].len).sum();
+        assert!(self.max_elements.is_none_or(|most| elements < most), "a full batch is overslept");
         let first = self.slots.iter().filter_map(|slot| match slot {
             Slot::Waiting(_, again) => *again,
             _ => None,
