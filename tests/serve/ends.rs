@@ -186,6 +186,29 @@ fn calls_end_with_the_tokio_runtime_of_their_batcher() {
 }
 
 #[test]
+fn a_row_that_is_being_written_while_the_runtime_of_its_batcher_ends_has_an_answer() {
+    let runtime = crate::support::runtime(1);
+    let device = runtime.devices()[0].clone();
+    let [first, second] =
+        [(); 2].map(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap());
+    let (batcher, _permits) = first.block_on(held(&device));
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (end, has_ended) = std::sync::mpsc::channel::<()>();
+    let call = second.spawn(batcher.submit(move |row| {
+        began.send(()).unwrap();
+        has_ended.recv().unwrap();
+        one(row)
+    }));
+    has_begun.recv().unwrap();
+    drop(first);
+    end.send(()).unwrap();
+    let error = second.block_on(call).unwrap().map(drop).unwrap_err();
+    assert!(matches!(error, ServeError::Stopped), "{error}");
+    // Its permit is back, too.
+    assert_eq!(batcher.queued(), 0);
+}
+
+#[test]
 fn a_row_that_is_being_written_while_the_device_fails_has_an_answer() {
     let runtime = crate::support::runtime(1);
     let device = runtime.devices()[0].clone();

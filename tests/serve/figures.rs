@@ -5,6 +5,7 @@ use crate::{builder, seconds};
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,11 +81,22 @@ fn each_call_that_ends_is_counted_once() {
 
         permits.add_permits(1);
         assert!(waits.as_mut().await.is_ok());
+        // An answer that its caller does not fetch was computed for it.
+        let answered = call(&batcher);
+        permits.add_permits(1);
+        until(|| batcher.stats().answered == 2).await;
+        drop(answered);
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| batcher.submit(|_| panic!("on purpose")).now_or_never()))
+                .is_err()
+        );
+        assert_eq!(batcher.stats().writer, 2);
         batcher.drain(seconds(60)).await;
         assert!(matches!(batcher.submit(one).await, Err(ServeError::Draining)));
         let stats = batcher.stats();
         assert_eq!((stats.queued, stats.running), (0, 0));
-        assert_eq!((stats.batches, stats.answered, stats.ended, stats.model), (2, 1, 1, 0));
+        assert_eq!((stats.batches, stats.answered, stats.ended, stats.model), (3, 2, 1, 0));
+        assert_eq!((stats.left, stats.thrown_away), (2, 1));
         Ok(())
     });
 }
@@ -157,6 +169,15 @@ fn an_exporter_gets_the_figures_of_batches_and_of_the_device() {
         assert_eq!(batcher_value(&text, "batch_rows_count"), 2.0);
         assert_eq!(batcher_value(&text, "wait_seconds_count"), 3.0);
         assert_eq!(batcher_value(&text, "batch_seconds_count"), 2.0);
+
+        // Another batcher of that label goes on from there.
+        drop(batcher);
+        let (batcher, permits) = held(builder(&device).label("digits")).await;
+        permits.add_permits(1);
+        batcher.submit(one).await.unwrap();
+        batcher.record_metrics();
+        batcher.record_metrics();
+        assert_eq!(value(&handle.render(), outcome), 4.0);
 
         let stream = device.new_stream().unwrap();
         let _ = break_device(&stream).await;

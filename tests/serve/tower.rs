@@ -98,8 +98,12 @@ fn readiness_waits_for_a_row_and_reserves_it() {
 fn a_service_of_a_drained_batcher_says_so() {
     on_threads_and_seeds(|device| async move {
         let held = Held::new(&device).await;
-        let calls = [(); 2].map(|()| tokio::spawn(held.batcher.service().oneshot(one)));
-        held.has(1, 1).await;
+        // Polled here, so that their rows are queued, and not only reserved, before the drain.
+        let mut calls = [(); 2].map(|()| Box::pin(held.batcher.service().oneshot(one)));
+        for (call, queued) in calls.iter_mut().zip(0..) {
+            assert!(call.as_mut().now_or_never().is_none());
+            held.has(1, queued).await;
+        }
         let waiting = tokio::spawn(held.batcher.service().oneshot(one));
         tokio::task::yield_now().await;
         let mut drained = pin!(held.batcher.drain(seconds(60)));
@@ -110,7 +114,7 @@ fn a_service_of_a_drained_batcher_says_so() {
         let drained = drained.await;
         assert_eq!((drained.refused, drained.running), (0, 0));
         for call in calls {
-            assert!(call.await.unwrap().is_ok());
+            assert!(call.await.is_ok());
         }
         let error = held.batcher.service().oneshot(one).await.map(drop).unwrap_err();
         assert!(matches!(error, ServeError::Draining), "{error}");

@@ -135,7 +135,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 
     /// Replaces the model by one that is captured for the given sizes, as
     /// [`build_captured`](crate::BatcherBuilder::build_captured) does. Batches run with the model
-    /// before until all graphs are captured.
+    /// before until all graphs are captured. The memory of both is needed until then, and until
+    /// the last batch of the model before has ended.
     ///
     /// # Errors
     /// The errors of `build_captured`. The model before stays.
@@ -184,8 +185,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         if timeout_at(deadline, shared.ended()).await.is_ok() {
             return Drained { refused: 0, running: 0 };
         }
-        let running = shared.queue.lock().running();
-        Drained { refused: shared.end_queued(), running }
+        let (refused, running) = shared.end_queued();
+        Drained { refused, running }
     }
 }
 

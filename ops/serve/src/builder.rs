@@ -102,6 +102,9 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     /// A batch waits until its share fits beside those of others. Meanwhile calls are queued, and
     /// beyond `max_queued` refused. A model that allocates more than its budget fails for that
     /// batch alone. A captured model has its memory already, and takes no budget.
+    ///
+    /// A share returns when all memory of its batch is gone. So allocate what outlives a batch,
+    /// such as weights and caches, before the batcher is built, not in the model.
     pub fn budget(mut self, bytes: impl Fn(usize) -> usize + Send + Sync + 'static) -> Self {
         self.budget = Some(Box::new(bytes));
         self
@@ -128,8 +131,9 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     ///
     /// # Errors
     /// `InvalidArgument` if a setting is 0, `max_queued` is less than `max_rows`, a row has no
-    /// elements, the pinned memory can never hold the rows, or there is no tokio runtime with
-    /// timers; `OutOfMemory` if the pinned memory has no room.
+    /// elements, the pinned memory can never hold the rows, the memory limit is less than a
+    /// batch's budget, or there is no tokio runtime with timers; `OutOfMemory` if the pinned
+    /// memory has no room.
     pub async fn build<M, F>(self, model: M) -> Result<Batcher<I, O>>
     where
         M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
@@ -203,7 +207,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     ///
     /// # Errors
     /// The errors of [`build`](Self::build); `InvalidArgument` if the largest size is not
-    /// `max_rows`, or one is 0; the errors of `model` and of
+    /// `max_rows`, one is 0, or `fixed_rows` is set; the errors of `model` and of
     /// [`Stream::capture`](warpline_runtime::Stream::capture).
     ///
     /// # Examples
@@ -228,6 +232,9 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         sizes: &[usize],
         model: impl FnMut(Tensors<I>) -> Result<Tensors<O>>,
     ) -> Result<Batcher<I, O>> {
+        if self.has_fixed_rows {
+            return Err(refused("it has fixed_rows, and a captured model has its sizes; leave it out"));
+        }
         let slots = (self.in_flight, self.max_rows);
         self.build_with(None, async |device, shapes, widths| {
             Ok(Model::Captured(Captured::new(device, slots, (shapes, widths), sizes, model).await?))
@@ -249,6 +256,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         })?;
         let max_queued = self.max_queued.unwrap_or(self.max_rows.saturating_mul(4));
         self.check(max_queued)?;
+        self.check_budget(max_elements.unwrap_or(self.max_rows))?;
         let inputs = self.widths::<I>("input", &self.inputs)?;
         let outputs = self.widths::<O>("output", &self.outputs)?;
         let packed = max_elements.map(|most| self.packed(most)).transpose()?;
@@ -276,6 +284,8 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             counts: Counts::default(),
             #[cfg(feature = "metrics")]
             histograms: Histograms::of(&self.label),
+            #[cfg(feature = "metrics")]
+            recorded: Mutex::default(),
             label: self.label,
             queue: Mutex::new(Queue::new(self.max_rows, max_elements, self.max_wait, memory)),
             permits: Arc::new(Semaphore::new(max_queued)),
@@ -313,6 +323,24 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
             return Err(refused(&why));
         }
         Ok(())
+    }
+
+    /// Returns an error if the budget of the largest batch can never be granted.
+    fn check_budget(&self, most: usize) -> Result<()> {
+        let limit = self.device.memory_stats().limit_bytes;
+        let (Some(bytes), Some(limit)) = (self.budget.as_ref().map(|bytes| bytes(most)), limit) else {
+            return Ok(());
+        };
+        if bytes <= limit {
+            return Ok(());
+        }
+        Err(refused(&format!(
+            "a batch of {most} has a budget of {}, and the memory of {} is limited to {}; lower max_rows, or \
+             raise memory_limit",
+            ByteSize(bytes),
+            self.device.id(),
+            ByteSize(limit)
+        )))
     }
 
     /// Returns the form of rows whose lengths add up to `max_elements` at most in a batch.

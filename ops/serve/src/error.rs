@@ -65,7 +65,8 @@ pub enum ServeError {
     Draining,
     /// The device accepts no more work, so the batcher answers no call any more.
     Failed(Error),
-    /// The tokio runtime in which the batcher was built has ended, and its tasks with it.
+    /// The tokio runtime in which the batcher was built has ended, and its tasks with it, or one
+    /// of these has panicked.
     Stopped,
 }
 
@@ -103,7 +104,8 @@ impl fmt::Display for ServeError {
             ServeError::Draining => f.write_str("the batcher drains, and takes no more calls"),
             ServeError::Failed(error) => write!(f, "the batcher has failed with its device: {error}"),
             ServeError::Stopped => f.write_str(
-                "the tokio runtime of the batcher has ended; build it in one that outlives its calls",
+                "a task of the batcher has ended with its tokio runtime, or by a panic; build the batcher in \
+                 a runtime that outlives its calls",
             ),
         }
     }

@@ -3,10 +3,11 @@
 //! A slot records three histograms, once for each batch. Everything else is read when the exporter
 //! asks for it.
 
-use crate::{Batcher, Rows};
+use crate::{Batcher, BatcherStats, Rows};
 use metrics::{
     Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
+use std::mem::replace;
 use std::sync::Arc;
 use std::time::Duration;
 use warpline_runtime::Device;
@@ -23,7 +24,9 @@ const THROWN_AWAY: &str = "warpline_batcher_thrown_away_rows_total";
 const UP: &str = "warpline_device_up";
 const MEMORY: &str = "warpline_device_memory_bytes";
 const PINNED: &str = "warpline_pinned_memory_bytes";
-const ALLOCATIONS: &str = "warpline_device_allocations_total";
+
+/// One of the counts.
+type Count = fn(&BatcherStats) -> u64;
 
 /// The histograms of a batcher.
 pub(crate) struct Histograms {
@@ -65,7 +68,7 @@ fn describe() {
     describe_gauge!(QUEUED, Unit::Count, "Rows that count against max_queued");
     describe_gauge!(OLDEST, Unit::Seconds, "How long the oldest queued row has waited");
     describe_gauge!(RUNNING, Unit::Count, "Rows whose batch runs");
-    describe_counter!(BATCHES, Unit::Count, "Batches that were answered");
+    describe_counter!(BATCHES, Unit::Count, "Batches that were computed");
     describe_counter!(CALLS, Unit::Count, "Calls that have ended, by outcome");
     describe_counter!(THROWN_AWAY, Unit::Count, "Rows that were computed for callers who had left");
 }
@@ -82,7 +85,7 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// | `warpline_batcher_queued_rows` | gauge: rows that count against `max_queued` |
     /// | `warpline_batcher_oldest_wait_seconds` | gauge: how long the oldest queued row has waited |
     /// | `warpline_batcher_running_rows` | gauge: rows whose batch runs |
-    /// | `warpline_batcher_batches_total` | counter: batches that were answered |
+    /// | `warpline_batcher_batches_total` | counter: batches that were computed |
     /// | `warpline_batcher_calls_total` | counter: calls that have ended, with the label `outcome`: `answered`, `left`, `full`, `late`, `writer`, `model` or `ended` |
     /// | `warpline_batcher_thrown_away_rows_total` | counter: rows computed for callers who had left |
     ///
@@ -111,24 +114,27 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         let oldest_wait = oldest.map_or(Duration::ZERO, |since| since.elapsed());
         gauge!(OLDEST, "batcher" => label.clone()).set(oldest_wait);
         gauge!(RUNNING, "batcher" => label.clone()).set(stats.running as f64);
-        counter!(BATCHES, "batcher" => label.clone()).absolute(stats.batches);
-        counter!(THROWN_AWAY, "batcher" => label.clone()).absolute(stats.thrown_away);
-        let outcomes = [
-            ("answered", stats.answered),
-            ("left", stats.left),
-            ("full", stats.full),
-            ("late", stats.late),
-            ("writer", stats.writer),
-            ("model", stats.model),
-            ("ended", stats.ended),
+        // The difference, since a counter of this name may exist from an earlier batcher.
+        let before = replace(&mut *self.shared().recorded.lock(), stats);
+        let more = |of: Count| of(&stats).saturating_sub(of(&before));
+        counter!(BATCHES, "batcher" => label.clone()).increment(more(|stats| stats.batches));
+        counter!(THROWN_AWAY, "batcher" => label.clone()).increment(more(|stats| stats.thrown_away));
+        let outcomes: [(_, Count); 7] = [
+            ("answered", |stats| stats.answered),
+            ("left", |stats| stats.left),
+            ("full", |stats| stats.full),
+            ("late", |stats| stats.late),
+            ("writer", |stats| stats.writer),
+            ("model", |stats| stats.model),
+            ("ended", |stats| stats.ended),
         ];
-        for (outcome, count) in outcomes {
-            counter!(CALLS, "batcher" => label.clone(), "outcome" => outcome).absolute(count);
+        for (outcome, of) in outcomes {
+            counter!(CALLS, "batcher" => label.clone(), "outcome" => outcome).increment(more(of));
         }
     }
 }
 
-/// Sets the gauges and counters of a device. Call it just before the exporter renders.
+/// Sets the gauges of a device. Call it just before the exporter renders.
 ///
 /// All of them have the label `device`, such as `cuda:0`.
 ///
@@ -137,12 +143,10 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 /// | `warpline_device_up` | gauge: 1 while the device accepts work, 0 once it has failed or shuts down |
 /// | `warpline_device_memory_bytes` | gauge, with the label `state`: `live`, `cached`, `graphs`, `budgets` (granted) and `budgets_used` |
 /// | `warpline_pinned_memory_bytes` | gauge, with the label `state`: `live` and `cached` |
-/// | `warpline_device_allocations_total` | counter, with the label `served`: the ways of [`Served`](warpline_runtime::Served) |
 pub fn record_device_metrics(device: &Device) {
     describe_gauge!(UP, "Whether the device accepts work");
     describe_gauge!(MEMORY, Unit::Bytes, "Memory of the device, by state");
     describe_gauge!(PINNED, Unit::Bytes, "Page-locked memory, by state");
-    describe_counter!(ALLOCATIONS, Unit::Count, "Allocations, by the way in which memory was found");
     let label = device.id().to_string();
     gauge!(UP, "device" => label.clone()).set(if device.health().is_ready() { 1.0 } else { 0.0 });
     let memory = device.memory_stats();
@@ -160,17 +164,5 @@ pub fn record_device_metrics(device: &Device) {
     let cached = pinned.reserved_bytes.saturating_sub(pinned.allocated_bytes);
     for (state, bytes) in [("live", pinned.allocated_bytes), ("cached", cached)] {
         gauge!(PINNED, "device" => label.clone(), "state" => state).set(bytes as f64);
-    }
-    let served = memory.served;
-    let ways = [
-        ("own", served.own),
-        ("ordered", served.ordered),
-        ("finished", served.finished),
-        ("merged", served.merged),
-        ("waited", served.waited),
-        ("grown", served.grown),
-    ];
-    for (way, count) in ways {
-        counter!(ALLOCATIONS, "device" => label.clone(), "served" => way).absolute(count);
     }
 }

@@ -27,7 +27,8 @@
 //!    room for it. Rows of one length have the length 0 here.
 //! 8. Every call that was queued is answered once, or its caller left. An answer to a caller that
 //!    left is dropped.
-//! 9. The queue drops no waker and no answer, and so runs no code of others. Calls return them.
+//! 9. The queue drops no waker and no answer, since a drop may run code of others. Calls return
+//!    them. It clones wakers.
 //!
 //! # Why memory never runs out
 //! Each row that is claimed, queued or moving has a permit, and there are `max_queued` of them.
@@ -171,7 +172,7 @@ pub(crate) struct Left<A> {
     /// The waker of the caller.
     #[allow(dead_code, reason = "it is dropped")]
     pub(crate) waker: Option<Waker>,
-    #[allow(dead_code, reason = "it is dropped")]
+    /// The answer, if there was one.
     pub(crate) ended: Option<Ended<A>>,
 }
 
@@ -622,8 +623,8 @@ impl<B: BlockMemory, A> Queue<B, A> {
         }
     }
 
-    /// Notes the time of a batch, from its taking to its answer. Returns the slot to wake, because
-    /// a slower batch has to be taken earlier before a deadline.
+    /// Notes the time of a batch that was computed, from its taking to its answer. Returns the
+    /// slot to wake, because a slower batch has to be taken earlier before a deadline.
     pub(crate) fn ran(&mut self, time: Duration) -> Option<Waker> {
         let is_late = self.with_deadline > 0 && time > self.longest();
         if self.times.len() == TIMES {

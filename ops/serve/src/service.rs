@@ -15,7 +15,9 @@ use tower_service::Service;
 /// `poll_ready` waits for a row of `max_queued` and reserves it. So `load_shed` refuses calls
 /// beyond `max_queued`, and `concurrency_limit` and `timeout` work as they do for any service.
 ///
-/// A clone reserves a row of its own.
+/// A clone reserves a row of its own, and keeps it until it is called or dropped. So use a fresh
+/// clone for each request. A batcher for rows of different lengths gets the longest ones, and may
+/// refuse one for which its permit is not enough.
 ///
 /// # Examples
 /// ```

@@ -4,11 +4,14 @@
 use crate::metrics::Histograms;
 use crate::model::Model;
 use crate::queue::{self, BlockMemory, Next, Queue};
+#[cfg(feature = "metrics")]
+use crate::stats::BatcherStats;
 use crate::stats::Counts;
 use crate::{Answer, Rows, ServeError};
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::mem::replace;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,6 +96,9 @@ pub(crate) struct Shared<I: Rows, O: Rows> {
     pub(crate) counts: Counts,
     #[cfg(feature = "metrics")]
     pub(crate) histograms: Histograms,
+    /// The figures that an exporter has got.
+    #[cfg(feature = "metrics")]
+    pub(crate) recorded: Mutex<BatcherStats>,
     pub(crate) queue: Mutex<Queue<Block<I>, Outcome<O>>>,
     /// A permit for each row that may still be queued.
     pub(crate) permits: Arc<Semaphore>,
@@ -163,13 +169,17 @@ impl<I: Rows, O: Rows> Shared<I, O> {
         wake(wakers);
     }
 
-    /// Refuses the queued calls of a closed queue. Returns their number.
-    pub(crate) fn end_queued(&self) -> usize {
+    /// Refuses the queued calls of a closed queue. Returns their number, and that of the running
+    /// calls.
+    pub(crate) fn end_queued(&self) -> (usize, usize) {
         let end = self.end.lock().clone();
-        let (wakers, freed) = self.queue.lock().end_queued(|| Err(end.error()));
+        let ((wakers, freed), running) = {
+            let mut queue = self.queue.lock();
+            (queue.end_queued(|| Err(end.error())), queue.running())
+        };
         self.permits.add_permits(freed);
         wake(wakers);
-        freed
+        (freed, running)
     }
 
     /// Returns whether a slot has not ended.
@@ -247,7 +257,11 @@ impl<I: Rows, O: Rows> Drop for Handle<I, O> {
     }
 }
 
-/// Wakes tasks. No lock is held.
+/// Wakes tasks. No lock is held. If a waker panics, the others are woken.
 pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(Waker::wake);
+    for waker in wakers {
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!(target: TARGET, "a task's waker panicked; the others were woken");
+        }
+    }
 }

@@ -10,9 +10,10 @@ use std::iter::repeat_with;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
-use warpline_runtime::{Error, Event, Result, Stream, StreamLease};
+use warpline_runtime::{ByteSize, Error, Event, Result, Stream, StreamLease};
 
 /// A slot, and the calls of the batch that it runs.
 pub(crate) struct Slot<I: Rows, O: Rows> {
@@ -27,12 +28,13 @@ pub(crate) struct Slot<I: Rows, O: Rows> {
 
 impl<I: Rows, O: Rows> Drop for Slot<I, O> {
     fn drop(&mut self) {
+        self.lease = None;
+        // First of all: a call that is queued from now on ends itself, since no slot is left.
+        self.shared.slot_has_ended();
         if !self.has_ended {
             // Its task was dropped, with the memory of a block. No call may wait for it.
             self.shared.end_all(End::Stopped);
         }
-        self.lease = None;
-        self.shared.slot_has_ended();
     }
 }
 
@@ -108,36 +110,28 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         let rows = calls.len();
         self.calls = calls;
         let (model, version) = self.shared.model.lock().clone();
-        let memory = match self.compute((cut, rest), Calls { rows, lens }, &model).await {
+        let sent = match self.compute((cut, rest), Calls { rows, lens }, &model).await {
             (Ok(outputs), sent) => {
                 let (mut rest, widths) = (O::uncut(outputs), self.shared.outputs.1);
                 let row = || Ok(Answer { row: O::cut(&mut rest, widths), version, batch: rows });
-                let (answered, thrown_away) = self.answer(repeat_with(row));
-                self.shared.counts.computed(answered, thrown_away);
-                self.back(sent).await
+                let time = since.elapsed();
+                self.answer(Some(time), repeat_with(row));
+                #[cfg(feature = "metrics")]
+                self.shared.histograms.ran(time);
+                sent
             }
             (Err(failure), sent) => {
                 // The stream may carry marks of writes that were refused.
                 self.ended = self.lease.take().map(|lease| lease.record_event());
-                self.answer(repeat_with(|| Err(failure.of_a_call())));
-                self.back(sent).await
+                self.answer(None, repeat_with(|| Err(failure.of_a_call())));
+                sent
             }
         };
+        let memory = self.back(sent).await;
         // It may have been replaced, and its drop is its author's.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(model)));
-        let time = since.elapsed();
-        self.shared.counts.ran();
-        #[cfg(feature = "metrics")]
-        self.shared.histograms.ran(time);
         match memory {
-            Ok(memory) => {
-                let slot = {
-                    let mut queue = self.shared.queue.lock();
-                    queue.give_back(memory);
-                    queue.ran(time)
-                };
-                wake(slot);
-            }
+            Ok(memory) => self.shared.queue.lock().give_back(memory),
             Err(error) => self.shared.end_all(End::Failed(error)),
         }
     }
@@ -151,14 +145,32 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         model: &Model<I, O>,
     ) -> (Result<O::Host, Failure>, Sent<I>) {
         let bytes = match (&self.shared.budget, model) {
-            (Some(bytes), Model::Called(_)) => bytes(self.seen(&calls).inputs),
+            (Some(bytes), Model::Called(_)) => {
+                let rows = self.seen(&calls).inputs;
+                catch_unwind(AssertUnwindSafe(|| bytes(rows)))
+            }
             // A captured model has its memory.
             _ => return self.compute_within(memory, calls, model).await,
         };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(panic) => return (Err(Failure::Panic(message_of(panic))), Sent::Not(memory)),
+        };
         match self.shared.device.clone().budget(bytes).await {
             Ok(budget) => budget.scope(|| self.compute_within(memory, calls, model)).await,
-            Err(error) => (Err(error.into()), Sent::Not(memory)),
+            Err(error) => (Err(self.no_budget(&calls, bytes, &error).into()), Sent::Not(memory)),
         }
+    }
+
+    /// Returns the error of a batch whose budget was not granted.
+    fn no_budget(&self, calls: &Calls, bytes: usize, error: &Error) -> Error {
+        let text = format!(
+            "the budget of {} for {} rows of \"{}\" was not granted: {error}",
+            ByteSize(bytes),
+            calls.rows,
+            self.shared.label
+        );
+        Error::new(error.kind(), text)
     }
 
     /// Copies the rows to the device, runs the model, and copies its outputs to the host.
@@ -298,8 +310,8 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         self.shared.queue.lock().is_wanted(&self.calls)
     }
 
-    /// Answers the calls of the batch. Returns how many callers there are, and how many have left.
-    fn answer(&mut self, outcomes: impl Iterator<Item = Outcome<O>>) -> (usize, usize) {
+    /// Answers the calls of a batch that was computed in this time, or that was not computed.
+    fn answer(&mut self, computed_in: Option<Duration>, outcomes: impl Iterator<Item = Outcome<O>>) {
         let calls = take(&mut self.calls);
         let rows = calls.len();
         let (mut wakers, mut unwanted) = (Vec::with_capacity(calls.len()), Vec::new());
@@ -310,11 +322,14 @@ impl<I: Rows, O: Rows> Slot<I, O> {
                 Err(outcome) => unwanted.push(outcome),
             }
         }
+        // A batch that was not computed says nothing about the time that the next one needs.
+        wakers.extend(computed_in.and_then(|time| queue.ran(time)));
         drop(queue);
-        let left = unwanted.len();
+        if computed_in.is_some() {
+            self.shared.counts.computed(rows - unwanted.len(), unwanted.len());
+        }
         drop(unwanted);
         wake(wakers);
-        (rows - left, left)
     }
 
     /// Copies rows so that they are a prefix of the batch's memory.

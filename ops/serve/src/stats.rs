@@ -12,19 +12,22 @@ pub struct BatcherStats {
     pub queued: usize,
     /// The number of calls whose batch runs.
     pub running: usize,
-    /// The number of batches that were answered, be it with an error.
+    /// The number of batches that were computed.
     pub batches: u64,
     /// The number of calls that got their row of the outputs.
     pub answered: u64,
-    /// The number of rows that were computed for callers who had left.
+    /// The number of rows that were computed for calls that had ended: their callers had left, or
+    /// the device had failed.
     pub thrown_away: u64,
-    /// The number of calls whose callers left before they had an answer.
+    /// The number of calls whose callers left before their row was computed, or before they got
+    /// an error.
     pub left: u64,
     /// The number of calls that failed with [`ServeError::Full`].
     pub full: u64,
     /// The number of calls that failed with [`ServeError::Late`].
     pub late: u64,
-    /// The number of calls that failed with [`ServeError::Writer`] or [`ServeError::Length`].
+    /// The number of calls that failed with [`ServeError::Writer`] or [`ServeError::Length`], or
+    /// whose writer panicked.
     pub writer: u64,
     /// The number of calls that failed with [`ServeError::Model`] or [`ServeError::Panicked`].
     pub model: u64,
@@ -49,15 +52,16 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Notes a batch whose rows were computed.
+    /// Notes a batch that was computed.
     pub(crate) fn computed(&self, answered: usize, thrown_away: usize) {
+        add(&self.batches, 1);
         add(&self.answered, answered);
         add(&self.thrown_away, thrown_away);
     }
 
-    /// Notes the end of a batch.
-    pub(crate) fn ran(&self) {
-        add(&self.batches, 1);
+    /// Notes a writer that panicked.
+    pub(crate) fn writer_panicked(&self) {
+        add(&self.writer, 1);
     }
 
     /// Notes a caller who left.

@@ -86,11 +86,12 @@ where
     /// Claims a row, writes it and queues it.
     fn queue(&mut self, writer: W, cx: &mut Context<'_>) -> Result<CallId, ServeError> {
         let shared = &self.handle.shared;
+        let reserved = self.permit.take();
         let (len, used) = shared.lengths(self.len)?;
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServeError::Late);
         }
-        let permit = match self.permit.take() {
+        let permit = match reserved {
             Some(permit) => permit,
             None => shared.permits.clone().try_acquire_owned().map_err(|_| shared.why_not_queued())?,
         };
@@ -103,11 +104,16 @@ where
         let mut claimed = Claimed { shared, claim: Some(claim) };
         let row = &mut claimed.claim.as_mut().expect("it is queued below").memory;
         writer(I::slots(row, used)).map_err(ServeError::Writer)?;
+        // Before the claim is taken out: cloning a waker may panic.
+        let (now, waker) = (shared.now(), cx.waker().clone());
         let claim = claimed.claim.take().expect("it is queued once");
         let call = claim.call;
-        let (now, waker) = (shared.now(), cx.waker().clone());
         let slot = shared.queue.lock().queue(claim, now, waker);
         wake(slot);
+        if !shared.is_running() {
+            // The slots have ended while the row was written, and have not seen it.
+            shared.end_queued();
+        }
         Ok(call)
     }
 }
@@ -121,6 +127,9 @@ struct Claimed<'a, I: Rows, O: Rows> {
 impl<I: Rows, O: Rows> Drop for Claimed<'_, I, O> {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
+            if std::thread::panicking() {
+                self.shared.counts.writer_panicked();
+            }
             let slot = self.shared.queue.lock().abandon(claim);
             self.shared.permits.add_permits(1);
             wake(slot);
@@ -182,22 +191,23 @@ where
 }
 
 impl<I: Rows, O: Rows, W> Submit<I, O, W> {
-    fn leave(&mut self) {
-        let Some(call) = self.call.take() else { return };
+    /// Leaves, unless the call has ended. Returns whether its row was not computed.
+    fn leave(&mut self) -> bool {
+        let Some(call) = self.call.take() else { return false };
         let shared = &self.handle.shared;
         let mut left = shared.queue.lock().leave(call);
         if left.was_queued {
             shared.permits.add_permits(1);
         }
         wake(left.slot.take());
+        !matches!(left.ended, Some(Ended::Answered(Ok(_))))
     }
 }
 
 impl<I: Rows, O: Rows, W> Drop for Submit<I, O, W> {
     fn drop(&mut self) {
-        if self.call.is_some() {
+        if self.leave() {
             self.handle.shared.counts.left();
         }
-        self.leave();
     }
 }
