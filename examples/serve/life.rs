@@ -1,0 +1,95 @@
+//! The life of the service: it serves until it is asked to stop or its device fails.
+
+use crate::routes::routes;
+use crate::service::Service;
+use anyhow::Context;
+use clap::ValueEnum;
+use std::future::{Future, IntoFuture, pending};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+use warpline::{Error, HealthState};
+
+/// The time in which open connections get their answers once all calls have theirs.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The reaction to a failed device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnFault {
+    /// Answers open requests, and ends the process.
+    Exit,
+    /// Stays, unready, so that the failure can be examined.
+    Stay,
+}
+
+/// The end of the service.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// It was asked to stop, and answered all requests that it had accepted.
+    Drained,
+    /// It was asked to stop, and rows had no answer at the deadline.
+    Left {
+        /// Queued rows, which were refused.
+        refused: usize,
+        /// Rows whose batch was running.
+        running: usize,
+    },
+    /// The device has failed.
+    Fault(Error),
+}
+
+/// Serves until `stop` resolves or, with [`OnFault::Exit`], the device fails.
+///
+/// After `stop` the service is unready and refuses new requests, but answers those that it has
+/// accepted, for at most `drain`. Then the listener closes, and open connections end.
+pub(crate) async fn serve(
+    service: Arc<Service>,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+    drain: Duration,
+    on_fault: OnFault,
+) -> anyhow::Result<Ending> {
+    let (close, closed) = oneshot::channel::<()>();
+    let server = axum::serve(listener, routes(service.clone())).with_graceful_shutdown(async {
+        let _ = closed.await;
+    });
+    let mut server = tokio::spawn(server.into_future());
+    let ending = tokio::select! {
+        () = stop => drained(&service, drain).await,
+        error = fault(&service, on_fault) => Ending::Fault(error),
+        ended = &mut server => {
+            ended?.context("the server failed")?;
+            anyhow::bail!("the server has ended by itself");
+        }
+    };
+    let _ = close.send(());
+    // A client that sends half a request would keep it open.
+    if timeout(GRACE, &mut server).await.is_err() {
+        server.abort();
+    }
+    Ok(ending)
+}
+
+async fn drained(service: &Service, drain: Duration) -> Ending {
+    service.begin_to_stop();
+    let left = service.batcher.drain(Instant::now() + drain).await;
+    match service.device.health() {
+        HealthState::Failing(error) => Ending::Fault(error),
+        _ if left.refused + left.running == 0 => Ending::Drained,
+        _ => Ending::Left { refused: left.refused, running: left.running },
+    }
+}
+
+/// Resolves when the device has failed, if the service ends then.
+async fn fault(service: &Service, on_fault: OnFault) -> Error {
+    let state = service.device.watch_health().unready().await;
+    if let HealthState::Failing(error) = state {
+        eprintln!("{} has failed: {error}", service.device.id());
+        if on_fault == OnFault::Exit {
+            return error;
+        }
+    }
+    pending().await
+}

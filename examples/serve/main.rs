@@ -1,0 +1,207 @@
+//! An inference service: handwritten digits over HTTP, in batches, by the KServe v2 protocol.
+//!
+//! ```sh
+//! # train the network and save it:
+//! cargo run --release -p warpline-examples --features save --example digits -- \
+//!     --save digits.safetensors
+//! cargo run --release -p warpline-examples --features serve --example serve
+//! # in another terminal, an image of grey values from 0 to 16:
+//! curl http://127.0.0.1:8080/v2/models/digits
+//! PIXELS=$(printf '8,%.0s' $(seq 63))8
+//! curl http://127.0.0.1:8080/v2/models/digits/infer -d '{"id": "first", "inputs": [{"name": "pixels",
+//!     "shape": [1, 64], "datatype": "FP32", "data": ['$PIXELS']}]}'
+//! curl http://127.0.0.1:8080/metrics
+//! # reads the file again and replaces the model, under load:
+//! curl -X POST http://127.0.0.1:8080/v2/repository/models/digits/load
+//! ```
+//! The page at `/` has a canvas for a digit, and shows the answer. `client_test.py` drives the
+//! service by NVIDIA's `tritonclient`.
+//!
+//! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
+//! `[rows, 10]`, and `digit`, INT64 `[rows]`. Clients send grey values; the service divides them by
+//! 16 as it writes them into the batch, since the network was trained with such values. Tensors are
+//! JSON or binary. Each row is a call of its own to the batcher, so rows of several requests share
+//! batches; the parameter `batch_rows` of a response has the size of the batch of each row.
+//!
+//! # Versions
+//! A response names in `model_version` the version that computed all of its rows. The file that was
+//! loaded at the start is version 1, and each load counts one up. If a model is replaced while it
+//! computes a request, the rows of the older version are computed again, up to three times; then
+//! the answer is 503. Only the current version is served.
+//!
+//! # Answers without a result
+//! The body is `{"error": "the reason"}`.
+//!
+//! | status | |
+//! |---|---|
+//! | 400 | a mistake in the request; nothing of it has reached the device |
+//! | 404 | another model, or a version that is not the current one |
+//! | 413, 415 | a body that is too long or compressed |
+//! | 500 | the model failed for the batch |
+//! | 501 | a part of Triton's protocol that this service does not have |
+//! | 503 | with `Retry-After`: too many rows are queued; without: it stops, or its device has failed |
+//! | 504 | no answer before the deadline: the header `deadline-ms`, or the parameter `timeout` in µs |
+//!
+//! # Exit status
+//! | status | |
+//! |---|---|
+//! | 0 | SIGTERM or Ctrl-C, and all accepted requests were answered |
+//! | 1 | the service did not start, or an error that is none of these |
+//! | 2 | wrong arguments |
+//! | 3 | the device has failed; a supervisor starts a new process |
+//! | 4 | SIGTERM or Ctrl-C, and `--drain-seconds` did not suffice |
+//!
+//! `--fail-at-op` rehearses a device fault, on a CPU device.
+//!
+//! Outside this repository it needs:
+//!
+//! ```toml
+//! [dependencies]
+//! anyhow = "1"
+//! axum = "0.8"
+//! clap = { version = "4", features = ["derive"] }
+//! futures = "0.3"
+//! safetensors = "0.7"
+//! serde = { version = "1", features = ["derive"] }
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["full"] }
+//! warpline = { path = "../warpline", features = ["clap", "serve", "test-util"] }
+//! ```
+
+mod figures;
+mod life;
+mod network;
+mod protocol;
+mod refused;
+mod routes;
+mod service;
+#[cfg(test)]
+mod tests;
+
+use anyhow::Context;
+use clap::Parser;
+use life::{Ending, OnFault};
+use service::{Service, Settings};
+use std::future::Future;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use warpline::prelude::*;
+use warpline::{DeviceArgs, DeviceId};
+
+/// The exit status after a device fault.
+const EXIT_FAULT: u8 = 3;
+/// The exit status after a stop that left requests without an answer.
+const EXIT_LEFT: u8 = 4;
+
+#[derive(Parser)]
+#[command(about = "Answers with the digits that images show, over HTTP, by the KServe v2 protocol")]
+struct Options {
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    listen: String,
+    /// The weights, from the example `digits` with `--save`.
+    #[arg(long, value_name = "FILE", default_value = "digits.safetensors")]
+    model: PathBuf,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// The most rows of a batch.
+    #[arg(long, default_value_t = 32)]
+    max_rows: usize,
+    /// The time that the first row of a batch waits for others, in µs.
+    #[arg(long, default_value_t = 500)]
+    max_wait_us: u64,
+    /// The most rows that wait for a batch, and the most of one request.
+    #[arg(long, default_value_t = 256)]
+    max_queued: usize,
+    /// The number of batches that run at a time.
+    #[arg(long, default_value_t = 2)]
+    in_flight: usize,
+    /// The time in which accepted requests are answered after SIGTERM or Ctrl-C, in seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
+    drain_seconds: u64,
+    /// The reaction to a failed device.
+    #[arg(long, value_enum, default_value_t = OnFault::Exit)]
+    on_fault: OnFault,
+    /// Makes the Nth op of a CPU device fail it, as a rehearsal of a device fault.
+    #[arg(long, value_name = "N")]
+    fail_at_op: Option<u64>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Options::parse()).await {
+        Ok(Ending::Drained) => {
+            println!("stopped: all accepted requests were answered");
+            ExitCode::SUCCESS
+        }
+        Ok(Ending::Left { refused, running }) => {
+            eprintln!("stopped at the deadline: {refused} queued rows were refused, {running} were running");
+            ExitCode::from(EXIT_LEFT)
+        }
+        Ok(Ending::Fault(error)) => {
+            eprintln!("stopped after a device fault: {error}");
+            ExitCode::from(EXIT_FAULT)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> anyhow::Result<Ending> {
+    let runtime = match options.fail_at_op {
+        Some(nth) => Runtime::builder().fail_op(nth).build()?,
+        None => Runtime::new()?,
+    };
+    let device = options.device.device_of(&runtime)?;
+    if options.fail_at_op.is_some() && !matches!(device.id(), DeviceId::Cpu(_)) {
+        anyhow::bail!("--fail-at-op works on CPU devices alone, and this is {device}; add --disable-cuda");
+    }
+    let settings = Settings {
+        model: options.model,
+        max_rows: options.max_rows,
+        max_wait: Duration::from_micros(options.max_wait_us),
+        max_queued: options.max_queued,
+        in_flight: options.in_flight,
+    };
+    let service = Arc::new(Service::start(device, settings).await?);
+    let address = &options.listen;
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let stop = asked_to_stop()?;
+    println!("listening on http://{}, computing on {}", listener.local_addr()?, service.device);
+    let drain = Duration::from_secs(options.drain_seconds);
+    let ending = life::serve(service, listener, stop, drain, options.on_fault).await?;
+    if let Ending::Drained = ending {
+        runtime.shut_down().await?;
+    }
+    Ok(ending)
+}
+
+/// Resolves at Ctrl-C or, on Unix, at SIGTERM. The signals are caught from this call on.
+#[cfg(unix)]
+fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        println!("stopping: accepted requests are answered");
+    })
+}
+
+/// Resolves at Ctrl-C.
+#[cfg(not(unix))]
+fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        println!("stopping: accepted requests are answered");
+    })
+}

@@ -1,0 +1,64 @@
+//! An answer that is no result: a status, and the reason as JSON.
+
+use crate::service::Unanswered;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use warpline::serve::ServeError;
+
+/// A refused request. Its body is `{"error": "<the reason>"}`, as the protocol says.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    pub(crate) reason: String,
+    /// The seconds after which the client may try again.
+    pub(crate) retry_after: Option<u64>,
+}
+
+impl Refused {
+    pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
+        Refused { status, reason: reason.into(), retry_after: None }
+    }
+
+    /// A mistake of the client.
+    pub(crate) fn bad(reason: impl Into<String>) -> Self {
+        Refused::new(StatusCode::BAD_REQUEST, reason)
+    }
+
+    pub(crate) fn not_found(reason: impl Into<String>) -> Self {
+        Refused::new(StatusCode::NOT_FOUND, reason)
+    }
+
+    /// A part of the protocol, or an extension of it, that this service does not have.
+    pub(crate) fn not_implemented(reason: impl Into<String>) -> Self {
+        Refused::new(StatusCode::NOT_IMPLEMENTED, reason)
+    }
+}
+
+impl From<Unanswered> for Refused {
+    fn from(unanswered: Unanswered) -> Self {
+        let (status, retry_after) = match &unanswered {
+            Unanswered::Swapped { .. } | Unanswered::Serve(ServeError::Full { .. }) => {
+                (StatusCode::SERVICE_UNAVAILABLE, Some(1))
+            }
+            Unanswered::Serve(error) => match error {
+                ServeError::Draining | ServeError::Failed(_) | ServeError::Stopped => {
+                    (StatusCode::SERVICE_UNAVAILABLE, None)
+                }
+                ServeError::Late => (StatusCode::GATEWAY_TIMEOUT, None),
+                _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
+            },
+        };
+        Refused { status, reason: unanswered.to_string(), retry_after }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": self.reason }).to_string();
+        let mut response = (self.status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,200 @@
+//! The service: the batcher of the network, its versions, and its state.
+
+use crate::network::{DIGITS, Network, PIXELS, Weights};
+use crate::protocol::Pixels;
+use anyhow::Context;
+use futures::future::try_join_all;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use warpline::HealthState;
+use warpline::ops::Shape;
+use warpline::prelude::*;
+use warpline::serve::{Answer, Batcher, ServeError};
+
+/// From the scaled pixels of an image to a logit for each digit, and the digit.
+pub(crate) type Digits = Batcher<(f32,), (f32, i64)>;
+/// The answer to the call for an image.
+type Row = Answer<(f32, i64)>;
+
+/// The number of times that rows of an older version are computed again for one request.
+pub(crate) const RECOMPUTATIONS: usize = 3;
+
+/// The settings of the service.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The file of the weights.
+    pub(crate) model: PathBuf,
+    pub(crate) max_rows: usize,
+    pub(crate) max_wait: Duration,
+    pub(crate) max_queued: usize,
+    pub(crate) in_flight: usize,
+}
+
+/// The parts that requests share.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) device: Device,
+    pub(crate) batcher: Digits,
+    pub(crate) settings: Settings,
+    /// Weights are written on it.
+    loader: Stream,
+    /// One load at a time.
+    loading: Mutex<()>,
+    version: AtomicU64,
+    is_stopping: AtomicBool,
+}
+
+/// The reason for which a request has no answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    Serve(ServeError),
+    /// The model was replaced so often that the rows never had one version.
+    Swapped {
+        rows: usize,
+    },
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unanswered::Serve(error) => error.fmt(f),
+            Unanswered::Swapped { rows } => write!(
+                f,
+                "the model was replaced during each of {} computations, so the {rows} rows have no version in \
+                 common; try again later",
+                RECOMPUTATIONS + 1
+            ),
+        }
+    }
+}
+
+impl From<ServeError> for Unanswered {
+    fn from(error: ServeError) -> Self {
+        Unanswered::Serve(error)
+    }
+}
+
+impl Service {
+    /// Loads the network and starts the batcher.
+    pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
+        let loader = device.stream().label("loader").build()?;
+        let network = load(&settings, &loader).await?;
+        let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
+            .max_rows(settings.max_rows)
+            .max_wait(settings.max_wait)
+            .max_queued(settings.max_queued)
+            .in_flight(settings.in_flight)
+            .build(move |_stream, (pixels,), _rows| {
+                let network = network.clone();
+                async move { network.forward(&pixels) }
+            })
+            .await?;
+        Ok(Service {
+            device,
+            batcher,
+            settings,
+            loader,
+            loading: Mutex::new(()),
+            version: AtomicU64::new(0),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Computes the answers to all images, by one version of the model. Returns this version too.
+    ///
+    /// If the model was replaced meanwhile, the rows of the older version are computed again, at
+    /// most [`RECOMPUTATIONS`] times.
+    pub(crate) async fn infer(
+        &self,
+        pixels: &Pixels,
+        deadline: Option<Instant>,
+    ) -> Result<(u64, Vec<Row>), Unanswered> {
+        let mut rows = self.submit(pixels, 0..pixels.rows(), deadline).await?;
+        for computed_again in 0.. {
+            let newest = rows.iter().map(Row::version).max().unwrap_or_default();
+            let old: Vec<_> = (0..rows.len()).filter(|&at| rows[at].version() < newest).collect();
+            if old.is_empty() {
+                return Ok((version_of(newest), rows));
+            }
+            if computed_again == RECOMPUTATIONS {
+                break;
+            }
+            let again = self.submit(pixels, old.iter().copied(), deadline).await?;
+            for (at, row) in old.into_iter().zip(again) {
+                rows[at] = row;
+            }
+        }
+        Err(Unanswered::Swapped { rows: rows.len() })
+    }
+
+    /// Submits some of the images. If one gets no answer, the others leave the batcher.
+    async fn submit(
+        &self,
+        pixels: &Pixels,
+        images: impl Iterator<Item = usize>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Row>, ServeError> {
+        try_join_all(images.map(|image| {
+            let call = self.batcher.submit(move |(row,)| {
+                pixels.write(image, row);
+                Ok(())
+            });
+            match deadline {
+                Some(deadline) => call.deadline(deadline),
+                None => call,
+            }
+        }))
+        .await
+    }
+
+    /// Reads the file again, and replaces the model. Returns the new version.
+    ///
+    /// # Errors
+    /// Those of [`Weights::read`], and of the writes. The model before stays.
+    pub(crate) async fn load(&self) -> anyhow::Result<u64> {
+        let _one = self.loading.lock().await;
+        let network = load(&self.settings, &self.loader).await?;
+        let version = self.batcher.swap(move |_stream, (pixels,), _rows| {
+            let network = network.clone();
+            async move { network.forward(&pixels) }
+        });
+        self.version.store(version, Ordering::Release);
+        Ok(version_of(version))
+    }
+
+    /// Returns the version of the model that the next batch is computed with.
+    pub(crate) fn version(&self) -> u64 {
+        version_of(self.version.load(Ordering::Acquire))
+    }
+
+    /// Returns the reason for which no request would be answered, if there is one.
+    pub(crate) fn why_not_ready(&self) -> Option<String> {
+        match self.device.health() {
+            HealthState::Failing(fault) => Some(format!("{} has failed: {fault}", self.device.id())),
+            HealthState::Ready if !self.is_stopping.load(Ordering::Acquire) => None,
+            _ => Some("the service is stopping".to_owned()),
+        }
+    }
+
+    /// Makes the service unready, before its batcher is drained.
+    pub(crate) fn begin_to_stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+    }
+}
+
+/// Returns the version that clients see. It counts the loads, and the one at the start is 1.
+fn version_of(of_batcher: u64) -> u64 {
+    of_batcher + 1
+}
+
+async fn load(settings: &Settings, loader: &Stream) -> anyhow::Result<Arc<Network>> {
+    let path = settings.model.clone();
+    let weights = tokio::task::spawn_blocking(move || Weights::read(&path)).await??;
+    let network = Network::load(&weights, loader).await;
+    Ok(Arc::new(network.context("cannot write the weights to the device")?))
+}
