@@ -3,6 +3,7 @@
 use crate::routes::routes;
 use crate::service::Service;
 use anyhow::Context;
+use axum::serve::ListenerExt;
 use clap::ValueEnum;
 use std::future::{Future, IntoFuture, pending};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub(crate) async fn serve(
     on_fault: OnFault,
 ) -> anyhow::Result<Ending> {
     let (close, closed) = oneshot::channel::<()>();
+    // A small answer does not wait for the acknowledgement of the one before.
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let server = axum::serve(listener, routes(service.clone())).with_graceful_shutdown(async {
         let _ = closed.await;
     });

@@ -8,24 +8,27 @@
 //! # in another terminal, an image of grey values from 0 to 16:
 //! curl http://127.0.0.1:8080/v2/models/digits
 //! PIXELS=$(printf '8,%.0s' $(seq 63))8
-//! curl http://127.0.0.1:8080/v2/models/digits/infer -d '{"id": "first", "inputs": [{"name": "pixels",
-//!     "shape": [1, 64], "datatype": "FP32", "data": ['$PIXELS']}]}'
+//! curl http://127.0.0.1:8080/v2/models/digits/infer -d '{"id": "first", "inputs": [
+//!     {"name": "pixels", "shape": [1, 64], "datatype": "FP32", "data": ['$PIXELS']}]}'
 //! curl http://127.0.0.1:8080/metrics
 //! # reads the file again and replaces the model, under load:
 //! curl -X POST http://127.0.0.1:8080/v2/repository/models/digits/load
 //! ```
 //! The page at `/` has a canvas for a digit, and shows the answer. `client_test.py` drives the
-//! service by NVIDIA's `tritonclient`.
+//! service by NVIDIA's `tritonclient`, and `exit_test.py` checks the exit statuses.
 //!
 //! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
-//! `[rows, 10]`, and `digit`, INT64 `[rows]`. Clients send grey values; the service divides them by
-//! 16 as it writes them into the batch, since the network was trained with such values. Tensors are
-//! JSON or binary. Each row is a call of its own to the batcher, so rows of several requests share
-//! batches; the parameter `batch_rows` of a response has the size of the batch of each row.
+//! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey values.
+//! The service divides them by 16 as it writes them into the batch: the network was trained with
+//! such values.
+//!
+//! Each row is a call of its own to the batcher, so rows of several requests share batches. The
+//! parameter `batch_rows` of a response has the size of the batch of each row. A request is
+//! refused if one of its rows finds no room, so a large one needs a queue that is nearly empty.
 //!
 //! # Versions
-//! A response names in `model_version` the version that computed all of its rows. The file that was
-//! loaded at the start is version 1, and each load counts one up. If a model is replaced while it
+//! A response names in `model_version` the version that computed all of its rows. The file that
+//! was loaded at the start is version 1, and each load counts one up. If a model is replaced while it
 //! computes a request, the rows of the older version are computed again, up to three times; then
 //! the answer is 503. Only the current version is served.
 //!
@@ -39,8 +42,11 @@
 //! | 413, 415 | a body that is too long or compressed |
 //! | 500 | the model failed for the batch |
 //! | 501 | a part of Triton's protocol that this service does not have |
-//! | 503 | with `Retry-After`: too many rows are queued; without: it stops, or its device has failed |
-//! | 504 | no answer before the deadline: the header `deadline-ms`, or the parameter `timeout` in µs |
+//! | 503 | with `Retry-After`: too many rows are queued; without: a stop, or a device fault |
+//! | 504 | no answer before the deadline |
+//!
+//! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
+//! counts, from the time at which the request was read.
 //!
 //! # Exit status
 //! | status | |

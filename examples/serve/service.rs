@@ -65,8 +65,8 @@ impl fmt::Display for Unanswered {
             Unanswered::Serve(error) => error.fmt(f),
             Unanswered::Swapped { rows } => write!(
                 f,
-                "the model was replaced during each of {} computations, so the {rows} rows have no version in \
-                 common; try again later",
+                "the model was replaced during each of {} computations, so the {rows} rows have no version \
+                 in common; try again later",
                 RECOMPUTATIONS + 1
             ),
         }

@@ -35,7 +35,8 @@ async fn listen(rig: &Rig, drain: Duration, on_fault: OnFault) -> Listening {
 async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
         body.len()
     );
     connection.write_all(request.as_bytes()).await.unwrap();

@@ -49,12 +49,10 @@ fn rows_are_written_scaled_from_json_and_from_binary() {
 #[test]
 fn a_response_is_encoded_byte_for_byte() {
     let logits = [[0.1, -2.5, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1e-9], [0.5; DIGITS]];
-    let rows = [(2, 4), (0, 1)].map(|(digit, batch_rows)| (digit, batch_rows));
-    let rows: Vec<_> = rows
-        .iter()
-        .zip(&logits)
-        .map(|(&(digit, batch_rows), logits)| Row { logits, digit, batch_rows })
-        .collect();
+    let rows = [
+        Row { logits: &logits[0], digit: 2, batch_rows: 4 },
+        Row { logits: &logits[1], digit: 0, batch_rows: 1 },
+    ];
     let request = |outputs| Request {
         id: Some("7".to_owned()),
         pixels: Pixels::Json(Vec::new()),
@@ -66,9 +64,9 @@ fn a_response_is_encoded_byte_for_byte() {
     assert_eq!(encoded.json_len, None);
     assert_eq!(
         String::from_utf8(encoded.body).unwrap(),
-        "{\"model_name\":\"digits\",\"model_version\":\"9\",\"id\":\"7\",\"parameters\":{\"batch_rows\":\"4,1\"},\
-         \"outputs\":[{\"name\":\"logits\",\"datatype\":\"FP32\",\"shape\":[2,10],\"data\":[0.1,-2.5,3.0,0.0,0.0,\
-         0.0,0.0,0.0,0.0,1e-9,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]}]}"
+        "{\"model_name\":\"digits\",\"model_version\":\"9\",\"id\":\"7\",\
+         \"parameters\":{\"batch_rows\":\"4,1\"},\"outputs\":[{\"name\":\"logits\",\
+         \"datatype\":\"FP32\",\"shape\":[2,10],\"data\":[0.1,-2.5,3.0,0.0,0.0,0.0,0.0,0.0,0.0,1e-9,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5]}]}"
     );
     let in_binary = request(vec![Wanted { output: Output::Digit, is_binary: true }]);
     let encoded = encode(&in_binary, 9, &rows).unwrap();

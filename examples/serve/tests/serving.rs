@@ -111,8 +111,8 @@ fn images_in_binary_are_answered_in_the_form_that_each_output_asks_for() {
         assert_eq!(
             json["outputs"],
             json!([
-                { "name": "logits", "datatype": "FP32", "shape": [2, 10], "parameters": { "binary_data_size": 80 } },
-                { "name": "digit", "datatype": "INT64", "shape": [2], "parameters": { "binary_data_size": 16 } },
+                { "name": "logits", "datatype": "FP32", "shape": [2, 10], "parameters": of_bytes(80) },
+                { "name": "digit", "datatype": "INT64", "shape": [2], "parameters": of_bytes(16) },
             ])
         );
         assert_eq!(tail(&answer), [&logits_bytes[..], &digits_bytes].concat());
@@ -139,6 +139,10 @@ fn images_in_binary_are_answered_in_the_form_that_each_output_asks_for() {
         assert_eq!(answer.ok().json()["outputs"].as_array().unwrap().len(), 1);
         assert_eq!(tail(&answer), digits_bytes);
     });
+}
+
+fn of_bytes(size: usize) -> Value {
+    json!({ "binary_data_size": size })
 }
 
 /// Returns the tensors that follow the JSON of an answer.
