@@ -107,7 +107,7 @@ def main(program):
     service.ends(3, "the fault plan asked for it")
     print("a device fault, and the service stays until a signal: 3")
 
-    start("--fail-at-op", "2").ends(1, "cannot write the weights to the device")
+    start("--fail-at-op", "2").ends(1, "the fault plan asked for it")
     start("--max-queued", "1").ends(1, "max_queued is 1")
     start("--on-fault", "ignore").ends(2, "invalid value 'ignore'")
     os.remove(weights)

@@ -67,11 +67,10 @@
 //! axum = "0.8"
 //! clap = { version = "4", features = ["derive"] }
 //! futures = "0.3"
-//! safetensors = "0.7"
 //! serde = { version = "1", features = ["derive"] }
 //! serde_json = "1"
 //! tokio = { version = "1", features = ["full"] }
-//! warpline = { path = "../warpline", features = ["clap", "serve", "test-util"] }
+//! warpline = { path = "../warpline", features = ["clap", "safetensors", "serve", "test-util"] }
 //! ```
 
 mod figures;

@@ -14,7 +14,7 @@ mod encode;
 pub(crate) use decode::decode;
 pub(crate) use encode::{Row, encode};
 
-use crate::network::{DIGITS, PIXELS, f32s};
+use crate::network::{DIGITS, PIXELS};
 use crate::refused::Refused;
 use axum::body::Bytes;
 use std::time::Duration;
@@ -89,6 +89,11 @@ fn scale(values: impl Iterator<Item = f32>, row: &mut [f32]) {
     for (to, value) in row.iter_mut().zip(values) {
         *to = value / LARGEST;
     }
+}
+
+/// Returns the numbers that little-endian bytes hold.
+fn f32s(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
 /// Checks that each value is a grey value.

@@ -1,8 +1,7 @@
 //! The service: the batcher of the network, its versions, and its state.
 
-use crate::network::{DIGITS, Network, PIXELS, Weights};
+use crate::network::{DIGITS, Network, PIXELS};
 use crate::protocol::Pixels;
-use anyhow::Context;
 use futures::future::try_join_all;
 use std::fmt;
 use std::path::PathBuf;
@@ -83,7 +82,7 @@ impl Service {
     /// Loads the network and starts the batcher.
     pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
         let loader = device.stream().label("loader").build()?;
-        let network = load(&settings, &loader).await?;
+        let network = Arc::new(Network::load(&settings.model, &loader).await?);
         let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
             .max_rows(settings.max_rows)
             .max_wait(settings.max_wait)
@@ -155,10 +154,10 @@ impl Service {
     /// Reads the file again, and replaces the model. Returns the new version.
     ///
     /// # Errors
-    /// Those of [`Weights::read`], and of the writes. The model before stays.
+    /// Those of [`Network::load`]. The model before stays.
     pub(crate) async fn load(&self) -> anyhow::Result<u64> {
         let _one = self.loading.lock().await;
-        let network = load(&self.settings, &self.loader).await?;
+        let network = Arc::new(Network::load(&self.settings.model, &self.loader).await?);
         let version = self.batcher.swap(move |_stream, (pixels,), _rows| {
             let network = network.clone();
             async move { network.forward(&pixels) }
@@ -190,11 +189,4 @@ impl Service {
 /// Returns the version that clients see. It counts the loads, and the one at the start is 1.
 fn version_of(of_batcher: u64) -> u64 {
     of_batcher + 1
-}
-
-async fn load(settings: &Settings, loader: &Stream) -> anyhow::Result<Arc<Network>> {
-    let path = settings.model.clone();
-    let weights = tokio::task::spawn_blocking(move || Weights::read(&path)).await??;
-    let network = Network::load(&weights, loader).await;
-    Ok(Arc::new(network.context("cannot write the weights to the device")?))
 }

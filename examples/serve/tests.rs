@@ -11,7 +11,7 @@ mod serving;
 mod swaps;
 mod weights;
 
-use crate::network::{DIGITS, Network, PARAMETERS, PIXELS, Weights};
+use crate::network::{DIGITS, Network, PIXELS};
 use crate::routes::routes;
 use crate::service::{Service, Settings};
 use axum::Router;
@@ -56,6 +56,10 @@ impl Numbers {
         (0..rows * PIXELS).map(|_| self.below(17) as f32).collect()
     }
 }
+
+/// The names and shapes of the parameters.
+const PARAMETERS: [(&str, &[usize]); 4] =
+    [("0.weight", &[128, PIXELS]), ("0.bias", &[128]), ("2.weight", &[DIGITS, 128]), ("2.bias", &[DIGITS])];
 
 /// The parameters of a network, and the network in plain Rust.
 #[derive(Clone)]
@@ -174,7 +178,7 @@ impl Rig {
     async fn hold(&self, reference: &Reference) -> Held {
         let file = File::new(reference.safetensors());
         let stream = self.service.device.new_stream().unwrap();
-        let network = Arc::new(Network::load(&Weights::read(&file.0).unwrap(), &stream).await.unwrap());
+        let network = Arc::new(Network::load(&file.0, &stream).await.unwrap());
         let permits = Arc::new(Semaphore::new(0));
         let (begins, began) = mpsc::unbounded_channel();
         let for_model = permits.clone();

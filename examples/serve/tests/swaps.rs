@@ -125,11 +125,7 @@ fn a_file_that_cannot_be_loaded_leaves_the_model() {
         let mut wrong = rig.reference.safetensors();
         wrong.truncate(100);
         rig.file.write(wrong);
-        rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "not a file of safetensors"]);
-        let mut infinite = rig.reference.clone();
-        infinite.0[3][7] = f32::INFINITY;
-        rig.file.write(infinite.safetensors());
-        rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "inf at element 7"]);
+        rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "not a safetensors file"]);
         std::fs::remove_file(&rig.file.0).unwrap();
         rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "cannot read", "--save"]);
         let answer = rig.infer(&in_json(&image)).await;
