@@ -78,11 +78,12 @@ def main(program):
     assert answers[0][0] == 200, answers
     print("a signal while a request waits: answered, 0")
 
-    service = start("--max-wait-us", "50000000", "--drain-seconds", "0")
-    answers = []
-    waiting = threading.Thread(target=lambda: answers.append(service.infer(31)))
+    # This many rows take longer than there is time.
+    rows = ["--max-rows", "20000", "--max-queued", "20000", "--in-flight", "1"]
+    service = start("--max-wait-us", "50000000", "--drain-seconds", "0", *rows)
+    waiting = threading.Thread(target=lambda: service.infer(19999))
     waiting.start()
-    while "warpline_serve_queued_rows 31\n" not in service.ask("/metrics")[1]:
+    while "warpline_serve_queued_rows 19999\n" not in service.ask("/metrics")[1]:
         pass
     service.process.send_signal(signal.SIGTERM)
     service.ends(4, "stopped at the deadline")

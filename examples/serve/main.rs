@@ -42,7 +42,8 @@
 //! | 413, 415 | a body that is too long or compressed |
 //! | 500 | the model failed for the batch |
 //! | 501 | a part of Triton's protocol that this service does not have |
-//! | 503 | with `Retry-After`: too many rows are queued; without: a stop, or a device fault |
+//! | 503 | with `Retry-After`: too many rows are queued, or the model was replaced too often |
+//! | 503 | without: the service stops, or its device has failed |
 //! | 504 | no answer before the deadline |
 //!
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one

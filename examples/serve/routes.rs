@@ -56,7 +56,7 @@ pub(crate) fn routes(service: Arc<Service>) -> Router {
             Refused::not_found(format!("there is nothing at {}; see GET /v2", uri.path()))
         })
         .method_not_allowed_fallback(async |uri: Uri| {
-            let reason = format!("{} takes another method; see the Allow header", uri.path());
+            let reason = format!("{} does not accept this method; see the Allow header", uri.path());
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, reason)
         })
         .layer(DefaultBodyLimit::max(limit))

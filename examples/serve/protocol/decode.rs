@@ -252,7 +252,7 @@ fn tensor(size: u64, binary: Option<Bytes>, rows: usize) -> Result<Bytes, Refuse
 /// Returns the numbers of a JSON array, which is flat or has an array for each row.
 fn numbers(data: &Value, rows: usize) -> Result<Vec<f32>, Refused> {
     let Value::Array(all) = data else {
-        return Err(Refused::bad(format!("data of input \"{INPUT}\" is no array; expected an array")));
+        return Err(Refused::bad(format!("data of input \"{INPUT}\" is not an array; expected an array")));
     };
     let is_nested = all.first().is_some_and(Value::is_array);
     let expected = if is_nested { rows } else { rows * PIXELS };
@@ -270,10 +270,15 @@ fn numbers(data: &Value, rows: usize) -> Result<Vec<f32>, Refused> {
         return Ok(numbers);
     }
     for (at, row) in all.iter().enumerate() {
-        let row = row.as_array().filter(|row| row.len() == PIXELS).ok_or_else(|| {
-            let len = row.as_array().map_or("no array".to_owned(), |row| format!("{} numbers", row.len()));
-            Refused::bad(format!("row {at} is {len}, and {PIXELS} numbers are expected; correct the row"))
-        })?;
+        let Value::Array(row) = row else {
+            return Err(Refused::bad(format!("row {at} is not an array; expected {PIXELS} numbers")));
+        };
+        if row.len() != PIXELS {
+            return Err(Refused::bad(format!(
+                "row {at} has {} numbers, and {PIXELS} are expected; correct the row",
+                row.len()
+            )));
+        }
         push(&mut numbers, row, at * PIXELS)?;
     }
     Ok(numbers)

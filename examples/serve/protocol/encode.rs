@@ -66,7 +66,7 @@ enum Data {
 ///
 /// # Errors
 /// With status 500 if JSON is asked for and a logit is infinite or no number, which JSON cannot
-/// say.
+/// represent.
 pub(crate) fn encode(request: &Request, version: u64, rows: &[Row<'_>]) -> Result<Encoded, Refused> {
     let (mut outputs, mut binary) = (Vec::new(), Vec::new());
     for &Wanted { output, is_binary } in &request.outputs {
@@ -116,7 +116,7 @@ fn data(output: Output, rows: &[Row<'_>]) -> Result<Data, Refused> {
         return Err(Refused::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!(
-                "logit {} of row {} is {}, which JSON cannot say; ask for binary data, or load other weights",
+                "logit {} of row {} is {}, which JSON cannot represent; ask for binary data, or load other weights",
                 at % DIGITS,
                 at / DIGITS,
                 logits[at]

@@ -61,6 +61,9 @@ fn a_service_that_stops_answers_what_it_accepted_and_refuses_the_rest() {
         });
         held.began.recv().await.unwrap();
         rig.queued(1).await;
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        assert!(idle.read(&mut [0; 1024]).await.unwrap() > 0);
         listening.stop.send(()).unwrap();
         while rig.service.why_not_ready().is_none() {
             tokio::task::yield_now().await;
@@ -83,6 +86,7 @@ fn a_service_that_stops_answers_what_it_accepted_and_refuses_the_rest() {
         let ending = listening.ended.await.unwrap().unwrap();
         assert!(matches!(ending, Ending::Drained), "{ending:?}");
         assert!(TcpStream::connect(address).await.is_err(), "it still listens");
+        assert_eq!(idle.read(&mut [0; 1024]).await.unwrap(), 0, "the idle connection was not closed");
     });
 }
 
@@ -230,7 +234,7 @@ fn a_model_that_fails_or_panics_is_an_error_of_the_server() {
 }
 
 #[test]
-fn the_statuses_of_refusals_tell_whose_turn_it_is() {
+fn a_refusal_has_the_status_of_its_cause() {
     use crate::service::Unanswered;
     use warpline::serve::ServeError;
     let of = |error| Refused::from(Unanswered::from(error));

@@ -28,9 +28,11 @@ const MISTAKES: &[Mistake] = &[
     (|r| set(r, "/inputs/0/shape", json!([i64::MAX, 64])), &["9223372036854775807 rows", "at most 64"]),
     (|r| set(r, "/inputs/0/shape", json!([3, 64])), &["128 numbers", "[3, 64] has 192"]),
     (|r| set(r, "/inputs/0/data", json!([])), &["0 numbers", "has 128"]),
-    (|r| set(r, "/inputs/0/data", json!("pixels")), &["is no array"]),
-    (|r| set(r, "/inputs/0/data", json!([[1.0], [2.0]])), &["row 0 is 1 numbers", "64 numbers are expected"]),
+    (|r| set(r, "/inputs/0/data", json!("pixels")), &["is not an array"]),
+    (|r| set(r, "/inputs/0/data", json!([[1.0], [2.0]])), &["row 0 has 1 numbers", "64 are expected"]),
     (|r| set(r, "/inputs/0/data", json!([[1.0]])), &["1 rows", "has 2"]),
+    (|r| set(r, "/inputs/0/data", json!([[1.0], 2.0])), &["row 0 has 1 numbers"]),
+    (|r| r["inputs"][0]["data"] = json!([vec![1.0; 64], 2.0]), &["row 1 is not an array"]),
     (|r| set(r, "/inputs/0/data/65", json!("8")), &["pixel 1 of row 1 is \"8\"", "expected a number"]),
     (|r| set(r, "/inputs/0/data/65", json!(null)), &["pixel 1 of row 1 is null"]),
     (|r| set(r, "/inputs/0/data/65", json!([1])), &["pixel 1 of row 1 is [1]"]),
@@ -190,7 +192,7 @@ fn other_models_versions_and_extensions_are_refused() {
             rig.post(path, "{}").await.refuses(none, &[part]);
         }
         rig.get("/v3").await.refuses(StatusCode::NOT_FOUND, &["nothing at /v3"]);
-        rig.get(INFER).await.refuses(StatusCode::METHOD_NOT_ALLOWED, &["another method"]);
+        rig.get(INFER).await.refuses(StatusCode::METHOD_NOT_ALLOWED, &["does not accept this method"]);
         let repository = "/v2/repository/models";
         rig.post(&format!("{repository}/digits/unload"), "{}")
             .await
@@ -291,7 +293,7 @@ fn requests_past_their_deadline_are_answered_without_a_result() {
 }
 
 #[test]
-fn a_client_that_goes_frees_its_rows() {
+fn a_client_that_disconnects_frees_its_rows() {
     test(async {
         let rig = Rig::narrow().await;
         let mut held = rig.hold(&rig.reference).await;
@@ -310,7 +312,7 @@ fn a_client_that_goes_frees_its_rows() {
 }
 
 #[test]
-fn logits_that_json_cannot_say_are_an_error_there_and_fine_in_binary() {
+fn logits_that_json_cannot_represent_are_an_error_there_and_fine_in_binary() {
     test(async {
         let rig = Rig::new().await;
         let mut huge = Reference::new(1);
