@@ -19,8 +19,8 @@
 //!
 //! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
 //! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey values.
-//! The service divides them by 16 as it writes them into the batch: the network was trained with
-//! such values.
+//! The service divides them by 16 as it writes them into the batch, as the loader of the training
+//! does.
 //!
 //! Each row is a call of its own to the batcher, so rows of several requests share batches. The
 //! parameter `batch_rows` of a response has the size of the batch of each row. A request is
@@ -28,9 +28,10 @@
 //!
 //! # Versions
 //! A response names in `model_version` the version that computed all of its rows. The file that
-//! was loaded at the start is version 1, and each load counts one up. If a model is replaced while it
-//! computes a request, the rows of the older version are computed again, up to three times; then
-//! the answer is 503. Only the current version is served.
+//! was loaded at the start is version 1, and each load adds 1. If the model is replaced while it
+//! computes a request, the rows of the older version are computed again, at most three times. If
+//! the rows then still have several versions, the answer is 503. Only the current version is
+//! served.
 //!
 //! # Answers without a result
 //! The body is `{"error": "the reason"}`.

@@ -11,7 +11,8 @@ use crate::service::Service;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post};
@@ -101,7 +102,17 @@ struct Named {
     version: Option<String>,
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(names)| names).map_err(|rejection| Refused::bad(rejection.body_text()))
+    }
+}
+
 impl Named {
+    /// Checks that this is the model, and no version but the current one.
     fn check(&self, service: &Service) -> Result<(), Refused> {
         if self.model != MODEL {
             let reason = format!("there is no model \"{}\"; this service has \"{MODEL}\"", self.model);
@@ -138,7 +149,7 @@ async fn server_metadata() -> Response {
     }))
 }
 
-/// The error of a service that is not ready.
+/// Checks that the service answers requests.
 fn check_ready(service: &Service) -> Result<(), Refused> {
     match service.why_not_ready() {
         None => Ok(()),
@@ -150,12 +161,12 @@ async fn ready(State(service): Served) -> Result<StatusCode, Refused> {
     check_ready(&service).map(|()| StatusCode::OK)
 }
 
-async fn model_ready(State(service): Served, Path(named): Path<Named>) -> Result<StatusCode, Refused> {
+async fn model_ready(State(service): Served, named: Named) -> Result<StatusCode, Refused> {
     named.check(&service)?;
     check_ready(&service).map(|()| StatusCode::OK)
 }
 
-async fn model_metadata(State(service): Served, Path(named): Path<Named>) -> Answered {
+async fn model_metadata(State(service): Served, named: Named) -> Answered {
     named.check(&service)?;
     let outputs = Output::ALL.map(|output| {
         // The protocol writes any number of rows as -1.
@@ -174,7 +185,7 @@ async fn model_metadata(State(service): Served, Path(named): Path<Named>) -> Ans
 
 async fn infer(
     State(service): Served,
-    Path(named): Path<Named>,
+    named: Named,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
@@ -240,11 +251,7 @@ async fn index(State(service): Served) -> Response {
     }]))
 }
 
-async fn load(
-    State(service): Served,
-    Path(named): Path<Named>,
-    body: Result<Bytes, BytesRejection>,
-) -> Answered {
+async fn load(State(service): Served, named: Named, body: Result<Bytes, BytesRejection>) -> Answered {
     named.check(&service)?;
     refuse_parameters(&whole(&service, body)?)?;
     check_ready(&service)?;
@@ -270,7 +277,7 @@ fn refuse_parameters(body: &[u8]) -> Result<(), Refused> {
     }
 }
 
-async fn unload(State(service): Served, Path(named): Path<Named>) -> Answered {
+async fn unload(State(service): Served, named: Named) -> Answered {
     named.check(&service)?;
     Err(Refused::bad(format!(
         "\"{MODEL}\" is the only model of this service, and is not unloaded; stop the service instead"

@@ -148,6 +148,10 @@ fn bodies_that_are_compressed_or_too_long_are_refused() {
         }
         let answer = rig.ask(Method::POST, INFER, &[("content-encoding", "identity")], body.clone()).await;
         answer.is_by(&rig.reference, &image);
+        // As many rows as a request may have, of numbers that are as long as those of any client.
+        let long = in_json(&vec![0.1; 64 * PIXELS]).to_string();
+        assert!(long.contains("0.10000000149011612"), "{long}");
+        rig.post(INFER, long).await.ok();
         let limit = crate::routes::body_limit(&rig.service);
         let fits = body.clone() + &" ".repeat(limit - body.len());
         rig.post(INFER, fits.clone()).await.is_by(&rig.reference, &image);
@@ -191,6 +195,7 @@ fn other_models_versions_and_extensions_are_refused() {
             rig.get(path).await.refuses(none, &[part]);
             rig.post(path, "{}").await.refuses(none, &[part]);
         }
+        rig.get("/v2/models/%ff").await.refuses(StatusCode::BAD_REQUEST, &["Invalid UTF-8"]);
         rig.get("/v3").await.refuses(StatusCode::NOT_FOUND, &["nothing at /v3"]);
         rig.get(INFER).await.refuses(StatusCode::METHOD_NOT_ALLOWED, &["does not accept this method"]);
         let repository = "/v2/repository/models";
