@@ -15,7 +15,7 @@
 //! curl -X POST http://127.0.0.1:8080/v2/repository/models/digits/load
 //! ```
 //! The page at `/` has a canvas for a digit, and shows the answer. `client_test.py` drives the
-//! service by NVIDIA's `tritonclient`, and `exit_test.py` checks the exit statuses.
+//! service by NVIDIA's `tritonclient`, and `process_test.py` checks answers and exit statuses.
 //!
 //! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
 //! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey values.
@@ -73,6 +73,10 @@
 //! serde_json = "1"
 //! tokio = { version = "1", features = ["full"] }
 //! warpline = { path = "../warpline", features = ["clap", "safetensors", "serve", "test-util"] }
+//!
+//! [dev-dependencies]
+//! safetensors = "0.7"
+//! tower = { version = "0.5", features = ["util"] }
 //! ```
 
 mod figures;

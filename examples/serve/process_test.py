@@ -1,0 +1,192 @@
+"""Checks the answers of the service and its exit statuses. It needs Python's own library alone.
+
+    cargo build -p warpline-examples --features serve --example serve
+    python process_test.py target/debug/examples/serve
+    python process_test.py target/debug/examples/serve --device cuda:0
+
+Faults are rehearsed on the CPU device alone, which is the default.
+"""
+
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+
+SHAPES = {"0.weight": (128, 64), "0.bias": (128,), "2.weight": (10, 128), "2.bias": (10,)}
+
+
+def random_weights(seed):
+    """Returns multiples of 1/8 within ±1/2: the sums of the network are exact then, in any order."""
+    numbers = random.Random(seed)
+    return {
+        name: [numbers.randint(-4, 4) / 8 for _ in range(shape[0] * (shape[1:] or (1,))[0])]
+        for name, shape in SHAPES.items()
+    }
+
+
+def floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def write(path, weights):
+    """Writes a file of safetensors: the length of the JSON, the JSON, and the tensors."""
+    header, data = {}, b""
+    for name, values in weights.items():
+        begin = len(data)
+        data += floats(values)
+        header[name] = {"dtype": "F32", "shape": SHAPES[name], "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def linear(weights, layer, x):
+    weight, bias = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+    return [
+        sum(w * value for w, value in zip(weight[row * len(x) :], x)) + bias[row] for row in range(len(bias))
+    ]
+
+
+def forward(weights, pixels):
+    hidden = linear(weights, 0, [pixel / 16 for pixel in pixels])
+    return linear(weights, 2, [max(value, 0) for value in hidden])
+
+
+class Process:
+    """A service, and the address that it says it listens on."""
+
+    def __init__(self, program, *options):
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.process = subprocess.Popen([program, "--listen", "127.0.0.1:0", *options], **streams)
+        self.line = self.process.stdout.readline()
+        self.address = self.line.split(",")[0].removeprefix("listening on ")
+
+    def ask(self, path, body=None):
+        """Returns the status and the body, or 0 and the reason if there is no connection."""
+        try:
+            with urllib.request.urlopen(self.address + path, body, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (urllib.error.URLError, ConnectionError) as error:
+            return 0, str(error)
+
+    def infer(self, rows=1, pixels=(8,) * 64):
+        tensor = {"name": "pixels", "shape": [rows, 64], "datatype": "FP32", "data": pixels * rows}
+        return self.ask("/v2/models/digits/infer", json.dumps({"inputs": [tensor]}).encode())
+
+    def ends(self, status, *parts):
+        """Checks the exit status, and that the output has these parts."""
+        output, _ = self.process.communicate(timeout=60)
+        output = self.line + output
+        assert self.process.returncode == status, f"{self.process.returncode}, not {status}: {output}"
+        for part in parts:
+            assert part in output, f"{part!r} is not in {output!r}"
+
+
+def answers_as(weights, service):
+    """Checks the answers to images, with the weights of the service."""
+    numbers = random.Random(2)
+    for _ in range(20):
+        pixels = tuple(numbers.randint(0, 16) for _ in range(64))
+        status, body = service.infer(2, pixels)
+        assert status == 200, body
+        logits, digit = (output["data"] for output in json.loads(body)["outputs"])
+        expected = forward(weights, pixels)
+        # JSON has as many digits as f32 needs.
+        assert floats(logits) == floats(2 * expected), f"{logits}, not {expected}"
+        assert digit == 2 * [expected.index(max(expected))], digit
+
+
+def main(program, *device):
+    device = device or ("--disable-cuda",)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "digits.safetensors")
+        check(lambda *options: Process(program, *device, "--model", path, *options), path)
+        if "--disable-cuda" in device:
+            check_faults(lambda *options: Process(program, *device, "--model", path, *options))
+        os.remove(path)
+        Process(program, *device, "--model", path).ends(1, "cannot read", "--save")
+    print("a service that does not start: 1, and wrong arguments: 2")
+
+
+def check(start, path):
+    weights = [random_weights(seed) for seed in (1, 2)]
+    write(path, weights[0])
+    service = start()
+    answers_as(weights[0], service)
+    write(path, weights[1])
+    status, body = service.ask("/v2/repository/models/digits/load", b"{}")
+    assert (status, json.loads(body)["version"]) == (200, "2"), body
+    answers_as(weights[1], service)
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(0, "all accepted requests were answered")
+    print(f"the answers of both versions are right: {service.line.strip()}")
+
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        service = start()
+        assert service.infer()[0] == 200
+        service.process.send_signal(stop)
+        service.ends(0, "all accepted requests were answered")
+    print("a signal: 0")
+
+    # The row waits for others, until the stop.
+    service = start("--max-wait-us", "50000000")
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(service.infer()))
+    waiting.start()
+    while "warpline_serve_queued_rows 1\n" not in service.ask("/metrics")[1]:
+        pass
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(0, "all accepted requests were answered")
+    waiting.join()
+    assert answers[0][0] == 200, answers
+    print("a signal while a request waits: answered, 0")
+
+    # This many rows take longer than there is time.
+    rows = ["--max-rows", "20000", "--max-queued", "20000", "--in-flight", "1"]
+    service = start("--max-wait-us", "50000000", "--drain-seconds", "0", *rows)
+    waiting = threading.Thread(target=lambda: service.infer(19999))
+    waiting.start()
+    while "warpline_serve_queued_rows 19999\n" not in service.ask("/metrics")[1]:
+        pass
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(4, "stopped at the deadline")
+    waiting.join()
+    print("a signal, and no time to drain: 4")
+
+    start("--max-queued", "1").ends(1, "max_queued is 1")
+    start("--on-fault", "ignore").ends(2, "invalid value 'ignore'")
+
+
+def check_faults(start):
+    service = start("--fail-at-op", "60")
+    while service.infer()[0] == 200:
+        pass
+    service.ends(3, "the fault plan asked for it")
+    print("a device fault: 3")
+
+    service = start("--fail-at-op", "60", "--on-fault", "stay")
+    while service.infer()[0] == 200:
+        pass
+    for _ in range(3):
+        status, why = service.infer()
+        assert status == 503 and "the fault plan asked for it" in why, why
+        assert service.ask("/v2/health/ready")[0] == 503
+    assert service.ask("/v2/health/live")[0] == 200
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(3, "the fault plan asked for it")
+    print("a device fault, and the service stays until a signal: 3")
+
+    start("--fail-at-op", "2").ends(1, "the fault plan asked for it")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
