@@ -7,6 +7,7 @@
 Faults are rehearsed on the CPU device alone, which is the default.
 """
 
+import atexit
 import json
 import os
 import random
@@ -65,6 +66,8 @@ class Process:
     def __init__(self, program, *options):
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen([program, "--listen", "127.0.0.1:0", *options], **streams)
+        # After a failed check it would stay.
+        atexit.register(self.process.kill)
         self.line = self.process.stdout.readline()
         self.address = self.line.split(",")[0].removeprefix("listening on ")
 
