@@ -1,32 +1,57 @@
 //! The figures of the service, in the text format of Prometheus.
+//!
+//! The batcher and its device set their figures in the recorder of the service. It is not that of
+//! the process, so that tests can have a service each.
 
 use crate::service::Service;
-use std::fmt::Write;
+use metrics::{describe_gauge, gauge, with_local_recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use warpline::serve::record_device_metrics;
 
-/// Returns the figures of a service. Each is a gauge: a value of this moment.
-pub(crate) fn figures(service: &Service) -> String {
-    let (memory, pinned) = (service.device.memory_stats(), service.device.pinned_stats());
-    let is_ready = service.why_not_ready().is_none();
-    let figures = [
-        ("ready", "1 if requests are answered, and 0 otherwise", usize::from(is_ready)),
-        ("device_failed", "1 if the device has failed", usize::from(memory.is_lost)),
-        ("queued_rows", "rows that wait for a batch", service.batcher.queued()),
-        ("max_queued_rows", "rows that may wait for a batch", service.settings.max_queued),
-        ("device_allocated_bytes", "device memory in use", memory.allocated_bytes),
-        ("device_peak_allocated_bytes", "the most device memory in use so far", memory.peak_allocated_bytes),
-        ("device_reserved_bytes", "device memory in use and cached", memory.reserved_bytes),
-        ("pinned_allocated_bytes", "pinned memory in use", pinned.allocated_bytes),
-        ("pinned_reserved_bytes", "pinned memory in use and cached", pinned.reserved_bytes),
-    ];
-    let mut text = String::new();
-    for (name, help, value) in figures {
-        write_gauge(&mut text, name, help, value as u64);
-    }
-    write_gauge(&mut text, "model_version", "the version of the model", service.version());
-    text
+const READY: &str = "warpline_serve_ready";
+const VERSION: &str = "warpline_serve_model_version";
+
+/// The recorder of a service.
+pub(crate) struct Figures {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
 }
 
-fn write_gauge(text: &mut String, name: &str, help: &str, value: u64) {
-    let name = format!("warpline_serve_{name}");
-    writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}").expect("a String takes all");
+impl Figures {
+    pub(crate) fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        with_local_recorder(&recorder, || {
+            describe_gauge!(READY, "1 if requests are answered, and 0 otherwise");
+            describe_gauge!(VERSION, "The version of the model");
+        });
+        Figures { recorder, handle }
+    }
+
+    /// Polls a future with the recorder: a batcher that it builds records its histograms here.
+    pub(crate) async fn record<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| with_local_recorder(&self.recorder, || future.as_mut().poll(cx))).await
+    }
+
+    /// Returns the figures of the service.
+    pub(crate) fn render(&self, service: &Service) -> String {
+        with_local_recorder(&self.recorder, || {
+            gauge!(READY).set(if service.why_not_ready().is_none() { 1.0 } else { 0.0 });
+            gauge!(VERSION).set(service.version() as f64);
+            service.batcher.record_metrics();
+            record_device_metrics(&service.device);
+        });
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+}
+
+impl fmt::Debug for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
 }

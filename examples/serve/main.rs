@@ -18,9 +18,9 @@
 //! service by NVIDIA's `tritonclient`, and `process_test.py` checks answers and exit statuses.
 //!
 //! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
-//! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey values.
-//! The service divides them by 16 as it writes them into the batch, as the loader of the training
-//! does.
+//! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey
+//! values. The service divides them by 16 as it writes them into the batch, as the loader of the
+//! training does.
 //!
 //! Each row is a call of its own to the batcher, so rows of several requests share batches. The
 //! parameter `batch_rows` of a response has the size of the batch of each row. A request is
@@ -69,6 +69,8 @@
 //! axum = "0.8"
 //! clap = { version = "4", features = ["derive"] }
 //! futures = "0.3"
+//! metrics = "0.24"
+//! metrics-exporter-prometheus = { version = "0.18", default-features = false }
 //! serde = { version = "1", features = ["derive"] }
 //! serde_json = "1"
 //! tokio = { version = "1", features = ["full"] }

@@ -145,7 +145,7 @@ def check(start, path):
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(service.infer()))
     waiting.start()
-    while "warpline_serve_queued_rows 1\n" not in service.ask("/metrics")[1]:
+    while 'warpline_batcher_queued_rows{batcher="digits"} 1\n' not in service.ask("/metrics")[1]:
         pass
     service.process.send_signal(signal.SIGTERM)
     service.ends(0, "all accepted requests were answered")
@@ -158,7 +158,7 @@ def check(start, path):
     service = start("--max-wait-us", "50000000", "--drain-seconds", "0", *rows)
     waiting = threading.Thread(target=lambda: service.infer(19999))
     waiting.start()
-    while "warpline_serve_queued_rows 19999\n" not in service.ask("/metrics")[1]:
+    while 'warpline_batcher_queued_rows{batcher="digits"} 19999\n' not in service.ask("/metrics")[1]:
         pass
     service.process.send_signal(signal.SIGTERM)
     service.ends(4, "stopped at the deadline")

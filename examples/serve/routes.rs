@@ -3,7 +3,6 @@
 //! A model of another name and a version that is not current are answered with 404. Extensions
 //! that NVIDIA's client knows and this service does not have are answered with 501 and a reason.
 
-use crate::figures::figures;
 use crate::network::PIXELS;
 use crate::protocol::{self, INPUT, JSON_LENGTH, MODEL, Output, Row};
 use crate::refused::Refused;
@@ -138,7 +137,7 @@ fn as_json(value: &Value) -> Response {
 
 async fn metrics(State(service): Served) -> Response {
     let text = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, text)], figures(&service)).into_response()
+    ([(header::CONTENT_TYPE, text)], service.figures.render(&service)).into_response()
 }
 
 async fn server_metadata() -> Response {

@@ -1,12 +1,13 @@
 //! The service: the batcher of the network, its versions, and its state.
 
+use crate::figures::Figures;
 use crate::network::{DIGITS, Network, PIXELS};
 use crate::protocol::Pixels;
 use futures::future::try_join_all;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -44,7 +45,7 @@ pub(crate) struct Service {
     loader: Stream,
     /// One load at a time.
     loading: Mutex<()>,
-    version: AtomicU64,
+    pub(crate) figures: Figures,
     is_stopping: AtomicBool,
 }
 
@@ -83,7 +84,9 @@ impl Service {
     pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
         let loader = device.stream().label("loader").build()?;
         let network = Arc::new(Network::load(&settings.model, &loader).await?);
+        let figures = Figures::new();
         let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
+            .label("digits")
             .max_rows(settings.max_rows)
             .max_wait(settings.max_wait)
             .max_queued(settings.max_queued)
@@ -91,15 +94,15 @@ impl Service {
             .build(move |_stream, (pixels,), _rows| {
                 let network = network.clone();
                 async move { network.forward(&pixels) }
-            })
-            .await?;
+            });
+        let batcher = figures.record(batcher).await?;
         Ok(Service {
             device,
             batcher,
             settings,
             loader,
             loading: Mutex::new(()),
-            version: AtomicU64::new(0),
+            figures,
             is_stopping: AtomicBool::new(false),
         })
     }
@@ -162,13 +165,12 @@ impl Service {
             let network = network.clone();
             async move { network.forward(&pixels) }
         });
-        self.version.store(version, Ordering::Release);
         Ok(version_of(version))
     }
 
     /// Returns the version of the model that the next batch is computed with.
     pub(crate) fn version(&self) -> u64 {
-        version_of(self.version.load(Ordering::Acquire))
+        version_of(self.batcher.version())
     }
 
     /// Returns the reason for which no request would be answered, if there is one.

@@ -153,7 +153,7 @@ fn a_device_that_fails_makes_the_service_unready_and_requests_fail_fast() {
         let text = std::str::from_utf8(&metrics.ok().body).unwrap();
         assert!(
             text.contains("\nwarpline_serve_ready 0\n")
-                && text.contains("\nwarpline_serve_device_failed 1\n")
+                && text.contains("\nwarpline_device_up{device=\"cpu:0\"} 0\n")
         );
         // It stays until it is asked to stop.
         assert_eq!(send(listening.address, "GET", "/v2/health/ready", "").await.0, 503);

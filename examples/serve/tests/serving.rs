@@ -207,25 +207,30 @@ fn the_figures_are_those_of_the_moment() {
             let answer = rig.get("/metrics").await;
             assert!(answer.ok().header("content-type").starts_with("text/plain; version=0.0.4"));
             let text = String::from_utf8(answer.body.to_vec()).unwrap();
-            let line = text.lines().find_map(|line| line.strip_prefix(&format!("warpline_serve_{name} ")));
-            line.unwrap_or_else(|| panic!("no {name} in {text}")).parse::<u64>().unwrap()
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("warpline_{name} ")));
+            line.unwrap_or_else(|| panic!("no {name} in {text}")).parse::<f64>().unwrap() as u64
         };
-        assert_eq!((figure("ready").await, figure("device_failed").await), (1, 0));
-        assert_eq!((figure("queued_rows").await, figure("max_queued_rows").await), (0, 2));
-        assert!(figure("device_allocated_bytes").await >= 4 * (64 * 128 + 128 + 128 * 10 + 10));
+        let queued = "batcher_queued_rows{batcher=\"digits\"}";
+        let live = "device_memory_bytes{device=\"cpu:0\",state=\"live\"}";
+        assert_eq!((figure("serve_ready").await, figure("device_up{device=\"cpu:0\"}").await), (1, 1));
+        assert_eq!(figure(queued).await, 0);
+        assert!(figure(live).await >= 4 * (64 * 128 + 128 + 128 * 10 + 10));
         let mut held = rig.hold(&rig.reference).await;
         let image = Numbers(7).images(1);
         let calls = [(); 3].map(|()| rig.spawn_infer(&image));
         held.began.recv().await.unwrap();
         rig.queued(2).await;
-        assert_eq!(figure("queued_rows").await, 2);
+        assert_eq!(figure(queued).await, 2);
         held.permits.add_permits(3);
         for call in calls {
             call.await.unwrap().is_by(&rig.reference, &image);
         }
+        let answered = "batcher_calls_total{batcher=\"digits\",outcome=\"answered\"}";
+        assert_eq!(figure(answered).await, 3);
+        assert_eq!(figure("batcher_wait_seconds_count{batcher=\"digits\"}").await, 3);
         rig.post("/v2/repository/models/digits/load", "").await.ok();
-        assert_eq!(figure("model_version").await, 3);
+        assert_eq!(figure("serve_model_version").await, 3);
         rig.service.begin_to_stop();
-        assert_eq!(figure("ready").await, 0);
+        assert_eq!(figure("serve_ready").await, 0);
     });
 }

@@ -106,13 +106,17 @@ fn a_version_that_was_replaced_while_it_computes_is_not_answered_by_its_successo
         let image = Numbers(23).images(1);
         let router = rig.router.clone();
         let body = in_json(&image).to_string();
-        // The service still calls the held model version 1, since it did not load it itself.
-        let call = tokio::spawn(async move {
-            ask(&router, Method::POST, "/v2/models/digits/versions/1/infer", &[], body).await
-        });
+        let first = rig.spawn_infer(&image);
         held.began.recv().await.unwrap();
+        // It is queued for version 2, which is replaced before its batch begins.
+        let call = tokio::spawn(async move {
+            ask(&router, Method::POST, "/v2/models/digits/versions/2/infer", &[], body).await
+        });
+        rig.queued(1).await;
+        rig.post(LOAD, "").await.ok();
         held.permits.add_permits(1);
-        call.await.unwrap().refuses(StatusCode::NOT_FOUND, &["\"1\"", "current one is 2"]);
+        assert_eq!(first.await.unwrap().version(), 2);
+        call.await.unwrap().refuses(StatusCode::NOT_FOUND, &["\"2\"", "current one is 3"]);
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::model::{Captured, Model, Tensors};
 use crate::shared::{Handle, Shared};
 use crate::submit::Submit;
-use crate::{Rows, WriterError};
+use crate::{BatcherStats, Rows, WriterError};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -102,6 +102,19 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// being written, or are reserved by a service.
     pub fn queued(&self) -> usize {
         self.shared().queued()
+    }
+
+    /// Returns the version of the model with which the next batch begins: 0, and one more after
+    /// each [`swap`](Self::swap).
+    pub fn version(&self) -> u64 {
+        self.shared().model.lock().1
+    }
+
+    /// Returns the batcher's state, and counts of the calls that have ended.
+    pub fn stats(&self) -> BatcherStats {
+        let shared = self.shared();
+        let running = shared.queue.lock().running();
+        shared.counts.stats(shared.queued(), running)
     }
 
     /// Replaces the model for all batches that begin from now on. Returns its version, which its

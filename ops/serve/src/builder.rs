@@ -3,7 +3,7 @@
 use crate::Rows;
 use crate::batcher::Batcher;
 #[cfg(feature = "metrics")]
-use crate::metrics::Histograms;
+use crate::histograms::Histograms;
 use crate::model::{Captured, Model, Tensors};
 use crate::queue::Queue;
 use crate::shared::{Block, BudgetOf, End, Packed, Shared};

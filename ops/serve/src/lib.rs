@@ -29,6 +29,8 @@ mod batcher;
 mod builder;
 mod error;
 #[cfg(feature = "metrics")]
+mod histograms;
+#[cfg(feature = "metrics")]
 mod metrics;
 mod model;
 mod queue;

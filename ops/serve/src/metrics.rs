@@ -1,20 +1,14 @@
 //! Figures of batchers and devices for the exporters of the crate `metrics`.
 //!
-//! A slot records three histograms, once for each batch. Everything else is read when the exporter
-//! asks for it.
+//! They are read when the exporter asks for them. A slot records its histograms itself, once for
+//! each batch.
 
 use crate::{Batcher, BatcherStats, Rows};
-use metrics::{
-    Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
-};
+use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::mem::replace;
-use std::sync::Arc;
 use std::time::Duration;
 use warpline_runtime::Device;
 
-const WAIT: &str = "warpline_batcher_wait_seconds";
-const ROWS: &str = "warpline_batcher_batch_rows";
-const TIME: &str = "warpline_batcher_batch_seconds";
 const QUEUED: &str = "warpline_batcher_queued_rows";
 const OLDEST: &str = "warpline_batcher_oldest_wait_seconds";
 const RUNNING: &str = "warpline_batcher_running_rows";
@@ -28,43 +22,7 @@ const PINNED: &str = "warpline_pinned_memory_bytes";
 /// One of the counts.
 type Count = fn(&BatcherStats) -> u64;
 
-/// The histograms of a batcher.
-pub(crate) struct Histograms {
-    wait: Histogram,
-    rows: Histogram,
-    time: Histogram,
-}
-
-impl Histograms {
-    /// Returns the histograms of the recorder that is installed now.
-    pub(crate) fn of(label: &Arc<str>) -> Self {
-        describe();
-        let label = label.to_string();
-        Histograms {
-            wait: histogram!(WAIT, "batcher" => label.clone()),
-            rows: histogram!(ROWS, "batcher" => label.clone()),
-            time: histogram!(TIME, "batcher" => label),
-        }
-    }
-
-    /// Notes a batch that was taken, and how long each of its rows had been queued.
-    pub(crate) fn taken(&self, rows: usize, waited: &[Duration]) {
-        self.rows.record(rows as f64);
-        for wait in waited {
-            self.wait.record(*wait);
-        }
-    }
-
-    /// Notes the time of a batch, from its taking to its answer.
-    pub(crate) fn ran(&self, time: Duration) {
-        self.time.record(time);
-    }
-}
-
 fn describe() {
-    describe_histogram!(WAIT, Unit::Seconds, "How long a row was queued until its batch was taken");
-    describe_histogram!(ROWS, Unit::Count, "The number of rows of a batch");
-    describe_histogram!(TIME, Unit::Seconds, "The time of a batch, from its taking to its answer");
     describe_gauge!(QUEUED, Unit::Count, "Rows that count against max_queued");
     describe_gauge!(OLDEST, Unit::Seconds, "How long the oldest queued row has waited");
     describe_gauge!(RUNNING, Unit::Count, "Rows whose batch runs");
@@ -107,6 +65,7 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// }
     /// ```
     pub fn record_metrics(&self) {
+        describe();
         let stats = self.stats();
         let label = self.shared().label.to_string();
         gauge!(QUEUED, "batcher" => label.clone()).set(stats.queued as f64);

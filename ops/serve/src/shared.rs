@@ -1,7 +1,7 @@
 //! The state that the callers of a batcher and its slots share.
 
 #[cfg(feature = "metrics")]
-use crate::metrics::Histograms;
+use crate::histograms::Histograms;
 use crate::model::Model;
 use crate::queue::{self, BlockMemory, Next, Queue};
 #[cfg(feature = "metrics")]

@@ -1,14 +1,13 @@
 //! The figures of a batcher.
 
-use crate::shared::Shared;
-use crate::{Batcher, Rows, ServeError};
+use crate::ServeError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The state of a batcher, and the calls that have ended since it was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatcherStats {
-    /// The number of rows that count against `max_queued`, as [`Batcher::queued`] returns it.
+    /// The number of rows that count against `max_queued`, as [`Batcher::queued`](crate::Batcher::queued) returns it.
     pub queued: usize,
     /// The number of calls whose batch runs.
     pub running: usize,
@@ -69,6 +68,24 @@ impl Counts {
         add(&self.left, 1);
     }
 
+    /// Returns the counts, with the numbers of rows that are queued and running.
+    pub(crate) fn stats(&self, queued: usize, running: usize) -> BatcherStats {
+        let Counts { batches, answered, thrown_away, left, full, late, writer, model, ended } = self;
+        BatcherStats {
+            queued,
+            running,
+            batches: read(batches),
+            answered: read(answered),
+            thrown_away: read(thrown_away),
+            left: read(left),
+            full: read(full),
+            late: read(late),
+            writer: read(writer),
+            model: read(model),
+            ended: read(ended),
+        }
+    }
+
     /// Notes the error that a call returns.
     pub(crate) fn failed(&self, error: &ServeError) {
         let count = match error {
@@ -82,33 +99,10 @@ impl Counts {
     }
 }
 
+fn read(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
 fn add(count: &AtomicU64, number: usize) {
     count.fetch_add(number as u64, Ordering::Relaxed);
-}
-
-impl<I: Rows, O: Rows> Shared<I, O> {
-    fn stats(&self) -> BatcherStats {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { batches, answered, thrown_away, left, full, late, writer, model, ended } = &self.counts;
-        BatcherStats {
-            queued: self.queued(),
-            running: self.queue.lock().running(),
-            batches: read(batches),
-            answered: read(answered),
-            thrown_away: read(thrown_away),
-            left: read(left),
-            full: read(full),
-            late: read(late),
-            writer: read(writer),
-            model: read(model),
-            ended: read(ended),
-        }
-    }
-}
-
-impl<I: Rows, O: Rows> Batcher<I, O> {
-    /// Returns the batcher's state, and counts of the calls that have ended.
-    pub fn stats(&self) -> BatcherStats {
-        self.shared().stats()
-    }
 }
