@@ -141,6 +141,7 @@ LONG = [
     Step("numba", "ci/numba", [*SOFTWARE_DRIVER, "ci/numba", "ci/numba-expected", "ci/numba-tests.py", "ci/pip-install"]),
     Step("sanitize", "WARPLINE_TESTS=full ci/sanitize", [*SUITES, "ci/sanitize", "ci/sanitize-suppressions"]),
     Step("copied", "ci/copied", [*LIBRARY, "README.md", "ci/copied", "docs/from-pytorch.md", "docs/guide", "examples"]),
+    Step("service", "ci/service", [*LIBRARY, "ci/service", "examples"]),
     # A tenth of the work gives no figures.
     Step("benches", "benches/run --quick >/dev/null", [*LIBRARY, "benches", "examples", "tests/softcuda"]),
     Step("gpu kit", "ci/gpu-kit-rehearsal", [*ON_SOFTWARE_DRIVER, "benches", "ci/gpu-kit", "ci/gpu-kit-rehearsal", "ci/gpu-kit-run", "examples"]),
