@@ -3,6 +3,8 @@
 //! The rivals compute with the same crate as a CPU device, matrixmultiply, on the blocking threads
 //! of tokio or on threads of their own.
 
+mod http;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::future::Future;
@@ -432,6 +434,7 @@ fn main() {
     }
     let table = Table::new("serve: batches of calls in process");
     throughput(&options, &table);
+    http::run(&options, &table);
     overload(&options, &table);
     idle_cost(&table);
 }
