@@ -335,7 +335,7 @@ mod programs {
     #[cfg(feature = "serve")]
     #[doc = include_str!("docs/guide/services.md")]
     struct Services;
-    #[cfg(feature = "serve")]
+    #[cfg(feature = "metrics")]
     #[doc = include_str!("docs/guide/inference.md")]
     struct Inference;
 }

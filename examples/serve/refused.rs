@@ -37,16 +37,11 @@ impl Refused {
 impl From<Unanswered> for Refused {
     fn from(unanswered: Unanswered) -> Self {
         let (status, retry_after) = match &unanswered {
-            Unanswered::Swapped { .. } | Unanswered::Serve(ServeError::Full { .. }) => {
-                (StatusCode::SERVICE_UNAVAILABLE, Some(1))
+            Unanswered::Swapped { .. } => (StatusCode::SERVICE_UNAVAILABLE, Some(1)),
+            Unanswered::Serve(error) => {
+                let status = StatusCode::from_u16(error.http_status()).expect("it is a status");
+                (status, matches!(error, ServeError::Full { .. }).then_some(1))
             }
-            Unanswered::Serve(error) => match error {
-                ServeError::Draining | ServeError::Failed(_) | ServeError::Stopped => {
-                    (StatusCode::SERVICE_UNAVAILABLE, None)
-                }
-                ServeError::Late => (StatusCode::GATEWAY_TIMEOUT, None),
-                _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
-            },
         };
         Refused { status, reason: unanswered.to_string(), retry_after }
     }

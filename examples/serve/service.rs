@@ -164,7 +164,7 @@ impl Service {
         let version = self.batcher.swap(move |_stream, (pixels,), _rows| {
             let network = network.clone();
             async move { network.forward(&pixels) }
-        });
+        })?;
         Ok(version_of(version))
     }
 

@@ -182,14 +182,17 @@ impl Rig {
         let permits = Arc::new(Semaphore::new(0));
         let (begins, began) = mpsc::unbounded_channel();
         let for_model = permits.clone();
-        self.service.batcher.swap(move |_stream, (pixels,), _rows| {
-            let (network, permits, begins) = (network.clone(), for_model.clone(), begins.clone());
-            async move {
-                let _ = begins.send(());
-                permits.acquire().await.expect("it is not closed").forget();
-                network.forward(&pixels)
-            }
-        });
+        let batcher = &self.service.batcher;
+        batcher
+            .swap(move |_stream, (pixels,), _rows| {
+                let (network, permits, begins) = (network.clone(), for_model.clone(), begins.clone());
+                async move {
+                    let _ = begins.send(());
+                    permits.acquire().await.expect("it is not closed").forget();
+                    network.forward(&pixels)
+                }
+            })
+            .unwrap();
         Held { permits, began }
     }
 

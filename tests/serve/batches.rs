@@ -327,7 +327,8 @@ fn a_model_is_swapped_between_batches() {
         for version in 1..=10 {
             tokio::task::yield_now().await;
             let factor = version as f32 + 1.0;
-            let swapped = batcher.swap(move |_, (x,), _| async move { Ok(((&x * factor).queued()?,)) });
+            let swapped =
+                batcher.swap(move |_, (x,), _| async move { Ok(((&x * factor).queued()?,)) }).unwrap();
             assert_eq!(swapped, version);
         }
         for caller in callers {

@@ -61,7 +61,7 @@ fn a_captured_model_says_its_memory_and_is_swapped() {
         let failed = called.swap_captured(&[4], |_| Err(Error::new(ErrorKind::Data, "planned"))).await;
         assert_eq!(failed.unwrap_err().to_string(), "planned");
         assert_eq!(called.submit(write(1.0)).await.unwrap().version(), 1);
-        assert_eq!(called.swap(|_, (x,), _| async move { Ok((x,)) }), 2);
+        assert_eq!(called.swap(|_, (x,), _| async move { Ok((x,)) }).unwrap(), 2);
         assert_eq!(called.submit(write(5.0)).await.unwrap().outputs().0, [5.0; ROW]);
     });
 }

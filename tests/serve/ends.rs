@@ -37,10 +37,13 @@ fn a_drained_batcher_answers_what_it_accepted_and_refuses_the_rest() {
         let (batcher, permits) = held(&device).await;
         let mut calls = pin!(join_all((0..4).map(|_| batcher.submit(one))));
         assert!(calls.as_mut().now_or_never().is_none());
+        assert!(batcher.is_open());
         let mut drained = pin!(batcher.drain(seconds(60)));
         assert!(drained.as_mut().now_or_never().is_none());
         let refused = batcher.submit(one).await.unwrap_err();
         assert!(matches!(refused, ServeError::Draining), "{refused}");
+        assert_eq!(refused.http_status(), 503);
+        assert!(!batcher.is_open());
         permits.add_permits(4);
         let (calls, drained) = futures::join!(calls, drained);
         assert!(calls.iter().all(Result::is_ok));

@@ -38,7 +38,7 @@ enum Saw {
 /// Adds a model that notes its batches, fails some, and panics at others.
 fn swap(batcher: &Batcher<(f32,), (f32,)>, log: &Log, version: u64) -> u64 {
     let log = log.clone();
-    batcher.swap(move |_, (x,), calls| model(log.clone(), x, calls, version))
+    batcher.swap(move |_, (x,), calls| model(log.clone(), x, calls, version)).unwrap()
 }
 
 async fn model(log: Log, x: Tensor, calls: usize, version: u64) -> warpline::Result<(Tensor,)> {

@@ -5,7 +5,6 @@ use crate::{on_threads_and_seeds, write};
 use futures::FutureExt;
 use futures::future::join_all;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use warpline::prelude::*;
@@ -116,16 +115,19 @@ fn a_row_has_the_most_elements_unless_it_says_its_length() {
             let text = refused.to_string();
             assert!(text.contains(&format!("length {given}, and 1 to 7 are possible")), "{text}");
         }
-        // A model for rows of one length gets their number.
-        assert_eq!(
-            batcher.swap(|_, (x, _), rows| async move {
-                let sums = vec![x.shape()[0] as f32; 2 * rows];
-                Ok((Tensor::from_host(&sums, [rows, 2], &x.device()).queued()?,))
-            }),
-            1
-        );
+        let swapped = batcher.swap(|_, (x, _), _| async move { Ok((x,)) }).unwrap_err();
+        says(&swapped, ErrorKind::InvalidArgument, &["different lengths", "use swap_packed"]);
+        let on = device.clone();
+        let doubled = batcher.swap_packed(move |_, x, lens| {
+            let on = on.clone();
+            async move {
+                let (sums,) = sums(on, x, lens).await?;
+                Ok(((&sums * 2.0).queued()?,))
+            }
+        });
+        assert_eq!(doubled.unwrap(), 1);
         let answer = batcher.submit(|row| fill(1, row)).length(3).await.unwrap();
-        assert_eq!((answer.outputs().0, answer.version()), (&[3.0, 3.0][..], 1));
+        assert_eq!((answer.outputs().0, answer.version()), (&expected(1, 3).map(|sum| 2.0 * sum)[..], 1));
         let captured = batcher.swap_captured(&[32], |(x, _)| Ok((x,))).await.unwrap_err();
         says(&captured, ErrorKind::InvalidArgument, &["different lengths", "use swap_packed"]);
 
@@ -138,37 +140,37 @@ fn a_row_has_the_most_elements_unless_it_says_its_length() {
 }
 
 #[test]
-fn rows_that_no_block_has_room_for_are_refused_until_there_is() {
+fn as_many_of_the_longest_rows_wait_as_of_short_ones() {
     on_threads_and_seeds(|device| async move {
-        let (permits, begun) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (model, on) = ((permits.clone(), begun.clone()), device.clone());
-        let held =
-            builder(&device).max_rows(4).max_queued(4).in_flight(1).build_packed(8, move |_, x, lens| {
-                let ((permits, begun), on) = (model.clone(), on.clone());
-                begun.fetch_add(1, Ordering::Relaxed);
+        for len in [1, LONGEST] {
+            let (permits, on) = (Arc::new(Semaphore::new(0)), device.clone());
+            let model = permits.clone();
+            // A batch has room for two of the longest.
+            let held = builder(&device).max_rows(5).max_queued(11).in_flight(1);
+            let held = held.build_packed(2 * LONGEST + 1, move |_, x, lens| {
+                let (permits, on) = (model.clone(), on.clone());
                 async move {
                     permits.acquire().await.expect("it is not closed").forget();
                     sums(on, x, lens).await
                 }
             });
-        let held = held.await.unwrap();
-        let call = |len: usize| Box::pin(held.submit(move |row| fill(len, row)).length(len));
-        let mut running = call(5);
-        assert!(running.as_mut().now_or_never().is_none());
-        while begun.load(Ordering::Relaxed) == 0 {
-            tokio::task::yield_now().await;
-        }
-        // One block is left, for 8 elements.
-        let mut waits = call(6);
-        assert!(waits.as_mut().now_or_never().is_none());
-        let full = call(3).await.unwrap_err();
-        assert!(matches!(full, ServeError::Full { max_queued: 4 }), "{full}");
-        let mut fits = call(2);
-        assert!(fits.as_mut().now_or_never().is_none());
-        assert_eq!(held.queued(), 2);
-        permits.add_permits(2);
-        for (len, call) in [(5, running), (6, waits), (2, fits)] {
-            assert_eq!(call.await.unwrap().outputs().0, expected(len, len));
+            let held = held.await.unwrap();
+            let call = |n: usize| Box::pin(held.submit(move |row| fill(n, row)).length(len));
+            let mut calls = vec![call(0)];
+            assert!(calls[0].as_mut().now_or_never().is_none());
+            while held.stats().running == 0 {
+                tokio::task::yield_now().await;
+            }
+            for n in 1..=11 {
+                calls.push(call(n));
+                assert!(calls[n].as_mut().now_or_never().is_none(), "call {n} of length {len}");
+            }
+            let full = call(12).await.unwrap_err();
+            assert!(matches!(full, ServeError::Full { max_queued: 11 }), "{full}");
+            permits.add_permits(12);
+            for (n, answer) in join_all(calls).await.into_iter().enumerate() {
+                assert_eq!(answer.unwrap().outputs().0, expected(n, len));
+            }
         }
     });
 }

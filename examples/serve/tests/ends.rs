@@ -225,9 +225,12 @@ fn a_model_that_fails_or_panics_is_an_error_of_the_server() {
     test(async {
         let rig = Rig::new().await;
         let image = in_json(&Numbers(43).images(1));
-        rig.service.batcher.swap(|_stream, _pixels, _rows| async move { panic!("on purpose") });
+        rig.service.batcher.swap(|_stream, _pixels, _rows| async move { panic!("on purpose") }).unwrap();
         rig.infer(&image).await.refuses(StatusCode::INTERNAL_SERVER_ERROR, &["panicked", "on purpose"]);
-        rig.service.batcher.swap(|_stream, (pixels,), _rows| async move { Ok((pixels.clone(), pixels)) });
+        rig.service
+            .batcher
+            .swap(|_stream, (pixels,), _rows| async move { Ok((pixels.clone(), pixels)) })
+            .unwrap();
         rig.infer(&image).await.refuses(StatusCode::INTERNAL_SERVER_ERROR, &["output 0 of the model"]);
         rig.get("/v2/health/ready").await.ok();
     });

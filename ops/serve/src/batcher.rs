@@ -117,17 +117,29 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
         shared.counts.stats(shared.queued(), running)
     }
 
+    /// Returns whether the batcher takes calls: until it drains, its device fails or the tokio
+    /// runtime of its tasks ends. A service is ready as long as it does.
+    pub fn is_open(&self) -> bool {
+        !self.shared().queue.lock().is_closed()
+    }
+
     /// Replaces the model for all batches that begin from now on. Returns its version, which its
     /// answers carry.
     ///
-    /// If rows have different lengths, it gets their number alone;
-    /// [`swap_packed`](Self::swap_packed) is for a model that needs the lengths.
-    pub fn swap<M, F>(&self, model: M) -> u64
+    /// Await the writes of the new model's weights before, so that batches need no edge for them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if rows have different lengths; [`swap_packed`](Self::swap_packed) is for
+    /// such a batcher. The model before stays.
+    pub fn swap<M, F>(&self, model: M) -> Result<u64>
     where
         M: Fn(Stream, Tensors<I>, usize) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Tensors<O>>> + Send + 'static,
     {
-        self.replace(Model::of(model))
+        if self.shared().packed.is_some() {
+            return Err(not_swapped("the rows of this batcher have different lengths; use swap_packed"));
+        }
+        Ok(self.replace(Model::of(model)))
     }
 
     /// Replaces the model as [`swap`](Self::swap) does, by one that gets the lengths of the rows.

@@ -150,9 +150,10 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     /// most. `model` gets a stream, the inputs, whose first dimension is that sum, and the lengths
     /// in order. Its outputs have a row for each length.
     ///
-    /// Each row has pinned memory for the most that it may have. Rows are moved together on the
-    /// host when their batch is taken. Long rows may fill the memory before `max_queued` rows are
-    /// queued; then calls are refused with [`ServeError::Full`](crate::ServeError::Full).
+    /// Each row has pinned memory for the most that it may have, and there is room for
+    /// `max_queued` of the longest: if a batch holds fewer of these than `max_rows`, the batcher
+    /// needs so many more blocks of `max_rows`. Rows are moved together on the host when their
+    /// batch is taken.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build); `InvalidArgument` if the first dimensions of the
@@ -176,7 +177,7 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
     ///             weights[row * total + begin..][..*len].fill(1.0 / *len as f32);
     ///             begin += len;
     ///         }
-    ///         let weights = Tensor::from_host(&weights, [lengths.len(), total], stream.device());
+    ///         let weights = Tensor::from_host(&weights, [lengths.len(), total], &stream.device());
     ///         Ok((weights.matmul(&points).queued()?,))
     ///     })
     ///     .await?;
@@ -260,7 +261,12 @@ impl<I: Rows, O: Rows> BatcherBuilder<I, O> {
         let inputs = self.widths::<I>("input", &self.inputs)?;
         let outputs = self.widths::<O>("output", &self.outputs)?;
         let packed = max_elements.map(|most| self.packed(most)).transpose()?;
-        let blocks = max_queued.div_ceil(self.max_rows).saturating_add(self.in_flight);
+        // The rows that a block holds for certain, whatever their lengths.
+        let rows = match (&packed, max_elements) {
+            (Some(packed), Some(most)) => self.max_rows.min(most / packed.longest),
+            _ => self.max_rows,
+        };
+        let blocks = max_queued.div_ceil(rows).saturating_add(self.in_flight);
         self.check_cap(inputs, outputs, max_queued, blocks)?;
         let mut memory = Vec::with_capacity(blocks);
         for _ in 0..blocks {

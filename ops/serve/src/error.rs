@@ -39,8 +39,7 @@ impl fmt::Debug for WriterError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The rows that `max_queued` allows are queued, or long rows fill the memory for them. The
-    /// caller may try again later.
+    /// The rows that `max_queued` allows are queued. The caller may try again later.
     Full {
         /// The number of rows that may be queued.
         max_queued: usize,
@@ -71,6 +70,19 @@ pub enum ServeError {
 }
 
 impl ServeError {
+    /// Returns the status with which a service over HTTP answers: 400 for a mistake of the caller,
+    /// 500 if the model failed, 503 if the batcher is full or has ended, 504 past the deadline.
+    pub fn http_status(&self) -> u16 {
+        match self {
+            ServeError::Writer(_) | ServeError::Length { .. } => 400,
+            ServeError::Model(_) | ServeError::Panicked(_) => 500,
+            ServeError::Full { .. } | ServeError::Draining | ServeError::Failed(_) | ServeError::Stopped => {
+                503
+            }
+            ServeError::Late => 504,
+        }
+    }
+
     /// Returns the error of a batch. One of a device that accepts no more work ends the batcher.
     pub(crate) fn of_batch(error: &Error) -> Self {
         match error.kind() {

@@ -35,8 +35,8 @@
 //! All blocks but the first take rows as long as they have free ones. There are as many blocks as
 //! hold all rows with a permit, and one more for each slot: a slot holds one block, from the
 //! moment at which taking closes it until the batch has been copied to the device. So a call that
-//! has a permit finds a free row. If rows have different lengths, blocks may be full before they
-//! have all rows: then such a call may find none, and is refused.
+//! has a permit finds a free row. If rows have different lengths, a block that has no room for a
+//! row has at least as many rows as it could have of the longest, and blocks are counted by these.
 // Decision: docs/decisions/0069-callers-write-their-rows.md
 
 use slab::Slab;
@@ -258,8 +258,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
         }
     }
 
-    /// Claims a row of this length for a caller that has a permit, unless the queue is closed or
-    /// no block has room for it.
+    /// Claims a row of this length for a caller that has a permit, unless the queue is closed.
     pub(crate) fn claim(
         &mut self,
         len: usize,
@@ -269,13 +268,13 @@ impl<B: BlockMemory, A> Queue<B, A> {
         if self.is_closed {
             return None;
         }
-        let (at, memory) = self.free_row(len)?;
+        let (at, memory) = self.free_row(len);
         self.writing += 1;
         let call = Call { state: State::Writing, len, deadline, waker: None, span };
         Some(Claim { call: CallId(self.calls.insert(call)), at, memory })
     }
 
-    fn free_row(&mut self, len: usize) -> Option<(RowAt, B::Row)> {
+    fn free_row(&mut self, len: usize) -> (RowAt, B::Row) {
         let closed = usize::from(self.is_taking);
         let has_room = |block: &Block<B>| {
             let fits = self.max_elements.is_none_or(|most| block.elements + len <= most);
@@ -284,14 +283,13 @@ impl<B: BlockMemory, A> Queue<B, A> {
         let at = self.blocks.iter().skip(closed).position(has_room);
         let at = at.map_or(self.blocks.len(), |at| at + closed);
         if at == self.blocks.len() {
-            let spare = self.spare.pop();
-            debug_assert!(spare.is_some() || self.max_elements.is_some(), "there are rows for all permits");
-            self.blocks.push_back(spare?);
+            let block = self.spare.pop().expect("there are rows for all permits");
+            self.blocks.push_back(block);
         }
         let block = &mut self.blocks[at];
         block.elements += len;
         let (row, memory) = block.take_free();
-        Some((RowAt { block: self.first + at as u64, row }, memory))
+        (RowAt { block: self.first + at as u64, row }, memory)
     }
 
     fn block(&mut self, at: RowAt) -> &mut Block<B> {

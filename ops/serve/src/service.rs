@@ -16,8 +16,7 @@ use tower_service::Service;
 /// beyond `max_queued`, and `concurrency_limit` and `timeout` work as they do for any service.
 ///
 /// A clone reserves a row of its own, and keeps it until it is called or dropped. So use a fresh
-/// clone for each request. A batcher for rows of different lengths gets the longest ones, and may
-/// refuse one for which its permit is not enough.
+/// clone for each request. A batcher for rows of different lengths gets rows of the longest.
 ///
 /// # Examples
 /// ```

@@ -141,7 +141,7 @@ impl<I: Rows, O: Rows> Shared<I, O> {
         }
     }
 
-    /// Returns the error for a call for which there is no permit or no row.
+    /// Returns the error for a call for which there is no permit.
     pub(crate) fn why_not_queued(&self) -> ServeError {
         let is_closed = self.queue.lock().is_closed();
         if is_closed { self.end.lock().error() } else { ServeError::Full { max_queued: self.max_queued } }

@@ -97,7 +97,7 @@ where
         };
         let span = if enabled!(target: TARGET, Level::DEBUG) { Span::current().id() } else { None };
         let claim = shared.queue.lock().claim(len, self.deadline, span);
-        let Some(mut claim) = claim else { return Err(shared.why_not_queued()) };
+        let Some(mut claim) = claim else { return Err(shared.end.lock().error()) };
         // From here on the queue counts the permit.
         permit.forget();
         I::clear(&mut claim.memory, used);

@@ -82,8 +82,8 @@ struct History {
     now: Instant,
     max_rows: usize,
     max_elements: Option<usize>,
-    /// The number of blocks.
-    blocks: usize,
+    /// The rows that a block has room for, whatever their lengths.
+    rows_of_block: usize,
     max_wait: Duration,
     permits: usize,
     writers: Vec<Writer>,
@@ -105,8 +105,9 @@ impl History {
         };
         let (max_rows, permits, slots) = (1 + below(5), 1 + below(12), 1 + below(3));
         let max_wait = Duration::from_millis([0, 0, 3, 10][below(4)]);
-        let blocks = permits.div_ceil(max_rows) + slots;
         let max_elements = [None, Some(LONGEST), Some(LONGEST + below(3 * LONGEST))][below(3)];
+        let rows_of_block = max_elements.map_or(max_rows, |most| max_rows.min(most / LONGEST));
+        let blocks = permits.div_ceil(rows_of_block) + slots;
         let memory = (0..blocks).map(|block| Rest(block * max_rows..(block + 1) * max_rows));
         let queue = Queue::new(max_rows, max_elements, max_wait, memory.collect());
         let slots = (0..slots).map(|_| Slot::Free).collect();
@@ -117,7 +118,7 @@ impl History {
             now: Instant::now(),
             max_rows,
             max_elements,
-            blocks,
+            rows_of_block,
             max_wait,
             permits,
             writers,
@@ -154,24 +155,8 @@ impl History {
                 self.writers.push(Writer { claim, number: self.next, len, deadline });
                 self.next += 1;
             }
-            None => assert!(self.is_closed || !self.must_have_room(len), "there was room"),
+            None => assert!(self.is_closed),
         }
-    }
-
-    /// Returns whether there must be a block with room for a row: those that no slot has taken,
-    /// nor is about to, cannot all be full with the rows that are there.
-    fn must_have_room(&self, len: usize) -> bool {
-        let Some(max_elements) = self.max_elements else { return true };
-        let queued = self.calls.values().filter(|call| call.told == Told::Queued).map(|call| call.len);
-        let lens: Vec<_> = queued.chain(self.writers.iter().map(|writer| writer.len)).collect();
-        let moving = self.slots.iter().filter_map(|slot| match slot {
-            Slot::Moving(batch) => Some(batch.moves.len()),
-            _ => None,
-        });
-        let rows = lens.len() + moving.sum::<usize>();
-        let by_rows = rows / self.max_rows;
-        let by_elements = lens.iter().sum::<usize>() / (max_elements - len + 1);
-        by_rows + by_elements + self.slots.len() < self.blocks
     }
 
     fn write(&mut self) {
@@ -483,7 +468,8 @@ impl History {
             let (rows, rest) = block.into_memory();
             firsts.insert(whole(rows, rest, self.max_rows).0.start);
         }
-        assert_eq!(firsts.len(), permits.div_ceil(self.max_rows) + self.slots.len(), "all blocks are back");
+        let blocks = permits.div_ceil(self.rows_of_block) + self.slots.len();
+        assert_eq!(firsts.len(), blocks, "all blocks are back");
     }
 }
 
