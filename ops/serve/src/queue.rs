@@ -39,9 +39,15 @@
 //! row has at least as many rows as it could have of the longest, and blocks are counted by these.
 // Decision: docs/decisions/0069-callers-write-their-rows.md
 
+mod block;
+#[cfg(test)]
+mod oracle;
+
+pub(crate) use block::BlockMemory;
+
+use block::{Block, Row};
 use slab::Slab;
 use std::collections::VecDeque;
-use std::mem::replace;
 use std::task::Waker;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -101,36 +107,6 @@ struct Taker {
     waker: Waker,
     /// The time at which it looks again by itself.
     looks_again_at: Option<Instant>,
-}
-
-/// The memory of a block, off which rows are cut as they are needed.
-pub(crate) trait BlockMemory {
-    /// The memory of a row.
-    type Row;
-
-    /// Cuts the next row off.
-    fn cut(&mut self) -> Self::Row;
-}
-
-struct Block<B: BlockMemory> {
-    /// The rest of the block's memory.
-    rest: B,
-    /// The rows that were cut off.
-    rows: Vec<Row<B::Row>>,
-    /// No row before this one is free.
-    first_free: usize,
-    /// The number of rows whose memory is elsewhere.
-    out: usize,
-    queued: usize,
-    /// The sum of the lengths of the rows that are queued or being written.
-    elements: usize,
-}
-
-enum Row<M> {
-    Free(M),
-    /// Its memory is with a writer, or with a slot that moves it.
-    Out,
-    Queued(M, CallId),
 }
 
 struct Call<A> {
@@ -695,79 +671,3 @@ impl<B: BlockMemory, A> Queue<B, A> {
         !self.takers.is_empty()
     }
 }
-
-impl<B: BlockMemory> Block<B> {
-    fn of(rest: B) -> Self {
-        Block { rest, rows: Vec::new(), first_free: 0, out: 0, queued: 0, elements: 0 }
-    }
-
-    /// Cuts a row off, which is free.
-    fn cut(&mut self) {
-        self.rows.push(Row::Free(self.rest.cut()));
-    }
-
-    fn take_free(&mut self) -> (usize, B::Row) {
-        let from = self.first_free;
-        let row = match self.rows[from..].iter().position(|row| matches!(row, Row::Free(_))) {
-            Some(row) => from + row,
-            None => {
-                self.cut();
-                self.rows.len() - 1
-            }
-        };
-        let Row::Free(memory) = replace(&mut self.rows[row], Row::Out) else { unreachable!("it is free") };
-        self.out += 1;
-        self.first_free = row + 1;
-        (row, memory)
-    }
-
-    fn take_queued(&mut self, row: usize) -> (B::Row, CallId) {
-        let Row::Queued(memory, call) = replace(&mut self.rows[row], Row::Out) else {
-            unreachable!("it is queued")
-        };
-        self.queued -= 1;
-        self.out += 1;
-        (memory, call)
-    }
-
-    /// Puts the memory of a row back.
-    fn put(&mut self, row: usize, with: Row<B::Row>) {
-        self.out -= 1;
-        match with {
-            Row::Queued(..) => self.queued += 1,
-            _ => self.first_free = self.first_free.min(row),
-        }
-        self.rows[row] = with;
-    }
-
-    /// Frees a queued row, and returns its call.
-    fn free(&mut self, row: usize) -> CallId {
-        let (memory, call) = self.take_queued(row);
-        self.put(row, Row::Free(memory));
-        call
-    }
-
-    fn calls(&self) -> impl Iterator<Item = (usize, CallId)> {
-        self.rows.iter().enumerate().filter_map(|(row, at)| Some((row, at.call()?)))
-    }
-
-    fn into_memory(self) -> (Vec<B::Row>, B) {
-        let memory = |row| match row {
-            Row::Free(memory) | Row::Queued(memory, _) => memory,
-            Row::Out => unreachable!("all memory is back"),
-        };
-        (self.rows.into_iter().map(memory).collect(), self.rest)
-    }
-}
-
-impl<M> Row<M> {
-    fn call(&self) -> Option<CallId> {
-        match self {
-            Row::Queued(_, call) => Some(*call),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod oracle;
