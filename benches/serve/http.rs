@@ -1,4 +1,4 @@
-//! The same service over HTTP, with each of the batchers.
+//! A service over HTTP, once with each batcher.
 //!
 //! A request is a row of numbers as bytes, and so is the answer. 64 connections on loopback ask
 //! again once they have their answer; then, at half the rate that the batcher by hand reached, at
@@ -102,8 +102,8 @@ fn request(connection: usize) -> Vec<u8> {
     [head.into_bytes(), body].concat()
 }
 
-/// Asks over `TASKS` connections for so many seconds, at `rate` requests a second in all or as fast
-/// as answers come. Returns the answers a second, and the time of each.
+/// Asks over `TASKS` connections for so many seconds, at `rate` requests a second in all, or as
+/// fast as answers come. Returns the answers a second, and the time of each.
 fn load(address: SocketAddr, seconds: f64, rate: Option<f64>) -> (f64, Sample) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a tokio runtime");
     tokio.block_on(async {
@@ -118,6 +118,7 @@ fn load(address: SocketAddr, seconds: f64, rate: Option<f64>) -> (f64, Sample) {
                 let mut next = began + every.unwrap_or_default().mul_f64(number as f64 / TASKS as f64);
                 while began.elapsed().as_secs_f64() < seconds {
                     if let Some(every) = every {
+                        // The load is at even times: that is its definition, and no test.
                         tokio::time::sleep_until(next.into()).await;
                         next += every;
                     }

@@ -45,8 +45,13 @@ impl Figures {
             service.batcher.record_metrics();
             record_device_metrics(&service.device);
         });
-        self.handle.run_upkeep();
+        self.keep_up();
         self.handle.render()
+    }
+
+    /// Sums up the samples of histograms.
+    pub(crate) fn keep_up(&self) {
+        self.handle.run_upkeep();
     }
 }
 

@@ -5,16 +5,20 @@ use crate::service::Service;
 use anyhow::Context;
 use axum::serve::ListenerExt;
 use clap::ValueEnum;
+use std::convert::Infallible;
 use std::future::{Future, IntoFuture, pending};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use warpline::{Error, HealthState};
 
 /// The time in which open connections get their answers once all calls have theirs.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// The time between two upkeeps of the figures.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The reaction to a failed device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,6 +66,7 @@ pub(crate) async fn serve(
     let ending = tokio::select! {
         () = stop => drained(&service, drain).await,
         error = fault(&service, on_fault) => Ending::Fault(error),
+        never = keep_up(&service) => match never {},
         ended = &mut server => {
             ended?.context("the server failed")?;
             anyhow::bail!("the server has ended by itself");
@@ -82,6 +87,14 @@ async fn drained(service: &Service, drain: Duration) -> Ending {
         HealthState::Failing(error) => Ending::Fault(error),
         _ if left.refused + left.running == 0 => Ending::Drained,
         _ => Ending::Left { refused: left.refused, running: left.running },
+    }
+}
+
+/// Sums up the samples of histograms, which pile up until somebody reads the figures.
+async fn keep_up(service: &Service) -> Infallible {
+    loop {
+        sleep(UPKEEP).await;
+        service.figures.keep_up();
     }
 }
 

@@ -157,7 +157,7 @@ impl Service {
     /// Reads the file again, and replaces the model. Returns the new version.
     ///
     /// # Errors
-    /// Those of [`Network::load`]. The model before stays.
+    /// The errors of [`Network::load`]. The model before stays.
     pub(crate) async fn load(&self) -> anyhow::Result<u64> {
         let _one = self.loading.lock().await;
         let network = Arc::new(Network::load(&self.settings.model, &self.loader).await?);

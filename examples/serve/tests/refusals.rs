@@ -148,7 +148,7 @@ fn bodies_that_are_compressed_or_too_long_are_refused() {
         }
         let answer = rig.ask(Method::POST, INFER, &[("content-encoding", "identity")], body.clone()).await;
         answer.is_by(&rig.reference, &image);
-        // As many rows as a request may have, of numbers that are as long as those of any client.
+        // The most rows that a request may have, of numbers as long as any client writes them.
         let long = in_json(&vec![0.1; 64 * PIXELS]).to_string();
         assert!(long.contains("0.10000000149011612"), "{long}");
         rig.post(INFER, long).await.ok();

@@ -41,15 +41,20 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// | figure | |
     /// |---|---|
     /// | `warpline_batcher_queued_rows` | gauge: rows that count against `max_queued` |
-    /// | `warpline_batcher_oldest_wait_seconds` | gauge: how long the oldest queued row has waited |
+    /// | `warpline_batcher_oldest_wait_seconds` | gauge: the wait of the oldest queued row |
     /// | `warpline_batcher_running_rows` | gauge: rows whose batch runs |
     /// | `warpline_batcher_batches_total` | counter: batches that were computed |
-    /// | `warpline_batcher_calls_total` | counter: calls that have ended, with the label `outcome`: `answered`, `left`, `full`, `late`, `writer`, `model` or `ended` |
-    /// | `warpline_batcher_thrown_away_rows_total` | counter: rows computed for callers who had left |
+    /// | `warpline_batcher_calls_total` | counter: calls that have ended, by `outcome` |
+    /// | `warpline_batcher_thrown_away_rows_total` | counter: rows of callers who had left |
+    ///
+    /// The label `outcome` is `answered`, `left`, `full`, `late`, `writer`, `model` or `ended`.
     ///
     /// Its slots record three histograms by themselves, in the recorder that was installed when
     /// the batcher was built: `warpline_batcher_wait_seconds`, `warpline_batcher_batch_rows` and
     /// `warpline_batcher_batch_seconds`.
+    ///
+    /// An exporter may keep the samples of histograms until somebody reads them. That of
+    /// Prometheus does: call its `run_upkeep` every few seconds.
     ///
     /// # Examples
     /// ```
@@ -57,8 +62,10 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     /// use warpline::prelude::*;
     /// use warpline::serve::{Batcher, record_device_metrics};
     ///
+    /// type Digits = Batcher<(f32,), (f32,)>;
+    ///
     /// /// The body of the answer to `GET /metrics`.
-    /// fn metrics(digits: &Batcher<(f32,), (f32,)>, device: &Device, prometheus: &PrometheusHandle) -> String {
+    /// fn metrics(digits: &Digits, device: &Device, prometheus: &PrometheusHandle) -> String {
     ///     digits.record_metrics();
     ///     record_device_metrics(device);
     ///     prometheus.render()
@@ -99,9 +106,12 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 ///
 /// | figure | |
 /// |---|---|
-/// | `warpline_device_up` | gauge: 1 while the device accepts work, 0 once it has failed or shuts down |
-/// | `warpline_device_memory_bytes` | gauge, with the label `state`: `live`, `cached`, `graphs`, `budgets` (granted) and `budgets_used` |
-/// | `warpline_pinned_memory_bytes` | gauge, with the label `state`: `live` and `cached` |
+/// | `warpline_device_up` | gauge: 1 while the device accepts work, otherwise 0 |
+/// | `warpline_device_memory_bytes` | gauge, by `state`, of which there are five |
+/// | `warpline_pinned_memory_bytes` | gauge, by `state`: `live` and `cached` |
+///
+/// The states of device memory are `live`, `cached`, `graphs`, `budgets` (granted) and
+/// `budgets_used`.
 pub fn record_device_metrics(device: &Device) {
     describe_gauge!(UP, "Whether the device accepts work");
     describe_gauge!(MEMORY, Unit::Bytes, "Memory of the device, by state");

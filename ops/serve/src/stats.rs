@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatcherStats {
-    /// The number of rows that count against `max_queued`, as [`Batcher::queued`](crate::Batcher::queued) returns it.
+    /// The number of rows that count against `max_queued`: that of
+    /// [`Batcher::queued`](crate::Batcher::queued).
     pub queued: usize,
     /// The number of calls whose batch runs.
     pub running: usize,
