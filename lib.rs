@@ -265,7 +265,7 @@ pub use warpline_runtime::{
     BlockState, Budget, Buffer, CaptureOutput, Conflict, Declared, Device, DeviceId, DeviceProperties,
     DeviceValue, Draw, Edge, Element, Error, ErrorKind, Event, Generator, Graph, HealthState, HealthWatch,
     HoldsMemory, InCurrentStream, KernelChecks, KernelForm, MadeInScope, MemoryBlock, MemoryHolder,
-    MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OrderMode,
+    MemoryRef, MemorySegment, MemoryShortage, MemorySnapshot, MemoryStats, MemoryWaiters, OpStats, OrderMode,
     OutOfMemory, Pending, Permit, Pinned, PinnedPart, PinnedStats, Priority, RawStream, Result, Runtime,
     RuntimeBuilder, Schedule, Scope, Served, Stream, StreamBuilder, StreamId, StreamLease, StreamPool,
     SyncMode, Ticket, WakeUp, kernel, reads, trace, writes,

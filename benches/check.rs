@@ -58,8 +58,9 @@ impl Bare {
         let (site, command) = (Site::here(&call.kernel().name), Command::Launch(launch));
         // SAFETY: `submit` needs addresses that are valid while the work runs, and this driver runs
         // nothing.
-        let _ =
-            unsafe { self.stream.submit(Submission { ticket: self.issued, site, command, claims: None }) };
+        let _ = unsafe {
+            self.stream.submit(Submission { ticket: self.issued, site, command, claims: None, caller: None })
+        };
     }
 }
 

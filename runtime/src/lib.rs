@@ -60,7 +60,7 @@ pub use pending::arithmetic;
 pub use pending::{DeviceValue, Pending, Refusal};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use scope::{InCurrentStream, MadeInScope, Scope};
-pub use shared::{Budget, Device, Stream};
+pub use shared::{Budget, Device, OpStats, Stream};
 pub use stream::{
     At, Declared, HoldsMemory, MemoryRef, Permit, RawStream, StreamBuilder, StreamLease, StreamPool, reads,
     writes,

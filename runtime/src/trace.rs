@@ -11,6 +11,10 @@
 //! runtime adds to an op. Work of the host ([`HostTrack`]) emits a `start` and an `end` of the kind
 //! `host`, with the runtime 0.
 //!
+//! All events of an op are in the span of the call that enqueued it, whichever thread emits them,
+//! if that span is still open. `end` has the field `took_ns`: how long the device ran the op, in
+//! nanoseconds.
+//!
 //! On CUDA devices `start` and `end` are emitted once the op has finished, by a thread of the
 //! runtime or by one that synchronizes. They have one more field, `ago_ns`: how long ago the op
 //! started or ended, in nanoseconds.

@@ -24,6 +24,7 @@ mod kernels;
 mod memory;
 mod memory_programs;
 mod nn;
+mod op_events;
 mod outside;
 mod peers;
 mod pinned_waiting;

@@ -22,6 +22,39 @@ impl Diary {
 }
 
 contract! {
+    /// Nothing is counted twice or forgotten when streams end.
+    async fn op_stats_count_ops_and_refusals([device]) {
+        let [stream, other] = [device.new_stream()?, device.new_stream()?];
+        let before = device.op_stats();
+        let x = stream.alloc::<f32>(100)?;
+        let gate = stream.hold()?;
+        let fills: Vec<_> = (0..10).map(|_| stream.fill(&x, 1.0)).collect();
+        let held = device.op_stats();
+        // The gate is an op on some devices.
+        let gates = held.enqueued - before.enqueued - 10;
+        assert!(gates <= 1, "{held:?}");
+        assert_eq!(held.in_flight, held.enqueued - before.enqueued + before.in_flight);
+        gate.open();
+
+        // Refused at the call: the order check, and a host slice of another length.
+        assert_eq!(refused(other.fill(&x, 2.0)).await.kind(), ErrorKind::Unordered);
+        assert_eq!(refused(stream.write(&x, &[1.0])).await.kind(), ErrorKind::Shape);
+        assert_eq!(stream.alloc::<u8>(1 << 60).unwrap_err().kind(), ErrorKind::OutOfMemory);
+        for kind in [ErrorKind::Unordered, ErrorKind::Shape, ErrorKind::OutOfMemory] {
+            let count = |stats: &warpline::OpStats| stats.refused.get(&kind).copied().unwrap_or(0);
+            assert_eq!(count(&device.op_stats()), count(&before) + 1, "{kind:?}");
+        }
+        assert_eq!(device.op_stats().enqueued, held.enqueued, "a refused op does not count");
+
+        for fill in fills {
+            fill.await?;
+        }
+        drop((stream, other));
+        device.synchronize().await?;
+        let after = device.op_stats();
+        assert_eq!((after.enqueued, after.in_flight), (held.enqueued, 0));
+    }
+
     async fn work_of_one_stream_runs_in_the_order_of_the_calls([device]) {
         let stream = device.new_stream()?;
         let diary = Diary::default();

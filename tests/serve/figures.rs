@@ -180,6 +180,16 @@ fn an_exporter_gets_the_figures_of_batches_and_of_the_device() {
         assert_eq!(value(&handle.render(), outcome), 4.0);
 
         let stream = device.new_stream().unwrap();
+        let ops = device.op_stats().enqueued;
+        stream.call(|| ()).await.unwrap();
+        stream.alloc::<u8>(usize::MAX / 2).unwrap_err();
+        record_device_metrics(&device);
+        let text = handle.render();
+        assert_eq!(value(&text, "warpline_device_ops_total{device=\"cpu:0\"}"), (ops + 1) as f64);
+        assert_eq!(value(&text, "warpline_device_ops_in_flight{device=\"cpu:0\"}"), 0.0);
+        let refused = "warpline_device_refusals_total{device=\"cpu:0\",kind=\"OutOfMemory\"}";
+        assert_eq!(value(&text, refused), 1.0);
+
         let _ = break_device(&stream).await;
         record_device_metrics(&device);
         assert_eq!(value(&handle.render(), "warpline_device_up{device=\"cpu:0\"}"), 0.0);

@@ -17,6 +17,9 @@ const CALLS: &str = "warpline_batcher_calls_total";
 const THROWN_AWAY: &str = "warpline_batcher_thrown_away_rows_total";
 const UP: &str = "warpline_device_up";
 const MEMORY: &str = "warpline_device_memory_bytes";
+const OPS: &str = "warpline_device_ops_total";
+const IN_FLIGHT: &str = "warpline_device_ops_in_flight";
+const REFUSALS: &str = "warpline_device_refusals_total";
 const PINNED: &str = "warpline_pinned_memory_bytes";
 
 /// One of the counts.
@@ -100,24 +103,39 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
     }
 }
 
-/// Sets the gauges of a device. Call it just before the exporter renders.
+/// Sets the gauges and counters of a device to its statistics. Call it just before the exporter
+/// renders.
 ///
 /// All of them have the label `device`, such as `cuda:0`.
 ///
 /// | figure | |
 /// |---|---|
 /// | `warpline_device_up` | gauge: 1 while the device accepts work, otherwise 0 |
+/// | `warpline_device_ops_total` | counter: ops that its streams have accepted |
+/// | `warpline_device_ops_in_flight` | gauge: those that have not ended, as far as the host knows |
+/// | `warpline_device_refusals_total` | counter: ops and allocations that were refused, by `kind` |
 /// | `warpline_device_memory_bytes` | gauge, by `state`, of which there are five |
 /// | `warpline_pinned_memory_bytes` | gauge, by `state`: `live` and `cached` |
 ///
 /// The states of device memory are `live`, `cached`, `graphs`, `budgets` (granted) and
-/// `budgets_used`.
+/// `budgets_used`. A `kind` is the name of an [`ErrorKind`](warpline_runtime::ErrorKind), such as
+/// `OutOfMemory`. Ops have no kind here, since nothing is counted where they are enqueued.
 pub fn record_device_metrics(device: &Device) {
     describe_gauge!(UP, "Whether the device accepts work");
+    describe_counter!(OPS, Unit::Count, "Ops that the device's streams have accepted");
+    describe_gauge!(IN_FLIGHT, Unit::Count, "Ops that have not ended, as far as the host knows");
+    describe_counter!(REFUSALS, Unit::Count, "Ops and allocations that were refused, by kind");
     describe_gauge!(MEMORY, Unit::Bytes, "Memory of the device, by state");
     describe_gauge!(PINNED, Unit::Bytes, "Page-locked memory, by state");
     let label = device.id().to_string();
     gauge!(UP, "device" => label.clone()).set(if device.health().is_ready() { 1.0 } else { 0.0 });
+    let ops = device.op_stats();
+    counter!(OPS, "device" => label.clone()).absolute(ops.enqueued);
+    gauge!(IN_FLIGHT, "device" => label.clone()).set(ops.in_flight as f64);
+    for (kind, refused) in ops.refused {
+        let kind = format!("{kind:?}");
+        counter!(REFUSALS, "device" => label.clone(), "kind" => kind).absolute(refused);
+    }
     let memory = device.memory_stats();
     let states = [
         ("live", memory.allocated_bytes),

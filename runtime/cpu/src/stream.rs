@@ -28,6 +28,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
 use std::task::{Wake, Waker};
+use tracing::Id;
 use warpline_driver::op_events::{self, Traced};
 use warpline_driver::timeline::{Ticket, Timeline};
 use warpline_driver::{
@@ -275,7 +276,7 @@ impl CpuStream {
     /// the op and completes the ticket.
     #[inline]
     pub(super) fn run_op(&self, work: &mut Submission) -> Result<(), Error> {
-        let Submission { ticket, site, command, .. } = work;
+        let Submission { ticket, site, command, caller, .. } = work;
         let (ticket, site) = (*ticket, *site);
         let planned = self.device.fault_plan.as_ref();
         if matches!(command, Command::Edge(_) | Command::Elided) {
@@ -287,7 +288,7 @@ impl CpuStream {
         {
             return Err(self.failure(ErrorKind::Fault, ticket, &site, "the fault plan asked for it"));
         }
-        op_events::op_started(ticket, &site, || self.traced(command));
+        let begin = op_events::op_started(ticket, &site, || self.traced(command, caller));
         let before = || {
             if let Some(planned) = planned
                 && planned.panics_in_this_twin()
@@ -308,7 +309,7 @@ impl CpuStream {
             // that claims say so: our caller holds them.
             unsafe { execute(command, &launching, &replay) }
         }));
-        op_events::op_finished(ticket, &site, || self.traced(command));
+        op_events::op_finished(ticket, &site, begin, || self.traced(command, caller));
         let failed = match outcome {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(fault)) => match replay.at.get() {
@@ -324,7 +325,7 @@ impl CpuStream {
     }
 
     #[cold]
-    fn traced(&self, command: &Command) -> Traced<'_> {
+    fn traced(&self, command: &Command, caller: &Option<Id>) -> Traced<'_> {
         Traced {
             runtime: self.runtime,
             device: self.device.id,
@@ -332,6 +333,7 @@ impl CpuStream {
             stream_key: self.key,
             kind: command.kind(),
             bytes: command.bytes(),
+            caller: caller.clone(),
         }
     }
 

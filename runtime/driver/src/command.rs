@@ -29,6 +29,11 @@ pub struct Submission {
     /// order between them. A driver that runs twins must not run two such pieces at the same time,
     /// on any devices of the backend, because a twin has references to its bytes.
     pub claims: Option<Box<[Claim]>>,
+    /// The `tracing` span in which the work was requested, from [`op_events::caller`]. `None` if
+    /// no subscriber listens to ops.
+    ///
+    /// [`op_events::caller`]: crate::op_events::caller
+    pub caller: Option<tracing::Id>,
 }
 
 impl Submission {

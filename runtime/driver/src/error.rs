@@ -13,7 +13,7 @@ use warpline_order::{Conflict, Mark, Site};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of failure of an [`Error`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An op conflicts with an earlier use of the same memory that is not ordered before it.

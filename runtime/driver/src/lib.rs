@@ -88,7 +88,7 @@
 //!   any memory.
 //! * Drivers that learn of faults late implement [`confirm`](Driver::confirm).
 //! * Drivers whose ops appear in traces call `op_started` and `op_finished` of [`op_events`] around
-//!   each op.
+//!   each op, with its [`caller`](Submission::caller).
 //!
 //! Three modules serve special drivers. [`background`] is for a driver library that forbids calls
 //! from some threads, [`process`] for one that ends with the process, and [`sync`] for code that is

@@ -1,6 +1,9 @@
 //! `tracing` events for the steps of an op: enqueued, started, finished, and for a wait the point
 //! it waits for.
 //!
+//! A call emits `enqueue` in the span that it is made in. The later steps are emitted elsewhere,
+//! and have that span as their explicit parent.
+//!
 //! The target is `warpline::op`, the level `TRACE`. Without a subscriber at that level, a step
 //! costs one load and one branch. The event itself is made in a cold function.
 // Decision: docs/decisions/0051-picture-is-drawn-from-tracing-events.md
@@ -14,6 +17,7 @@ use crate::timeline::Ticket;
 use std::cell::Cell;
 use std::time::Instant;
 use tracing::level_filters::LevelFilter;
+use tracing::{Id, dispatcher};
 use warpline_order::{Site, Use};
 
 /// The op of an event, and the bytes that it moves. Made only if a subscriber listens.
@@ -30,6 +34,8 @@ pub struct Traced<'a> {
     pub kind: &'static str,
     /// Bytes that the op moves or touches.
     pub bytes: u64,
+    /// [`Submission::caller`](crate::Submission::caller).
+    pub caller: Option<Id>,
 }
 
 /// Returns true if a subscriber may listen at level `TRACE`.
@@ -38,11 +44,27 @@ pub fn listened_to() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE
 }
 
+/// Returns the span that this thread is in, if a subscriber may listen to ops. Call it while no
+/// lock is held, since it asks the subscriber.
+///
+/// It is only the span's number, which may outlive the span: a handle would run the subscriber's
+/// code wherever it is dropped. A subscriber gives an event no parent if the span has closed.
+#[inline]
+pub fn caller() -> Option<Id> {
+    return if listened_to() { current() } else { None };
+
+    #[cold]
+    fn current() -> Option<Id> {
+        dispatcher::get_default(|subscriber| subscriber.current_span().id().cloned())
+    }
+}
+
 /// Emits a step of an op, with the fields that all steps have and the given ones.
 macro_rules! emit_step {
-    ($phase:literal, $ticket:expr, $site:expr, $op:expr $(, $field:ident = $value:expr)?) => {
+    ($phase:literal $(in $span:expr)?, $ticket:expr, $site:expr, $op:expr $(, $field:ident = $value:expr)*) => {
         tracing::trace!(
             target: "warpline::op",
+            $(parent: $span,)?
             phase = $phase,
             runtime = $op.runtime,
             device = %$op.device,
@@ -54,27 +76,11 @@ macro_rules! emit_step {
             file = $site.location.file(),
             line = $site.location.line(),
             bytes = $op.bytes,
-            $($field = $value,)?
+            $($field = $value,)*
         )
     };
 }
 
-macro_rules! phase {
-    ($(#[$doc:meta])* $name:ident, $phase:literal) => {
-        $(#[$doc])*
-        #[inline]
-        pub fn $name<'a>(ticket: Ticket, site: &Site, op: impl FnOnce() -> Traced<'a>) {
-            if listened_to() {
-                emit(ticket, site, &op());
-            }
-
-            #[cold]
-            fn emit(ticket: Ticket, site: &Site, op: &Traced<'_>) {
-                emit_step!($phase, ticket, site, op);
-            }
-        }
-    };
-}
 thread_local! {
     static TOLD_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -112,24 +118,61 @@ pub fn op_ran<'a>(
     if listened_to() {
         let op = op();
         let told = Told::now();
-        let ago_ns = |at: Instant| told.at.saturating_duration_since(at).as_nanos() as u64;
-        emit_step!("start", ticket, site, op, ago_ns = ago_ns(begin));
-        emit_step!("end", ticket, site, op, ago_ns = ago_ns(end));
+        let ago_ns = |at| nanoseconds(at, told.at);
+        emit_step!("start" in op.caller.clone(), ticket, site, op, ago_ns = ago_ns(begin));
+        emit_step!(
+            "end" in op.caller.clone(),
+            ticket,
+            site,
+            op,
+            ago_ns = ago_ns(end),
+            took_ns = nanoseconds(begin, end)
+        );
     }
 }
 
-phase!(
-    /// Emits the `enqueue` event: the op has been put on its stream.
-    op_enqueued, "enqueue"
-);
-phase!(
-    /// Emits the `start` event: the op begins on the device.
-    op_started, "start"
-);
-phase!(
-    /// Emits the `end` event: the op has ended on the device.
-    op_finished, "end"
-);
+fn nanoseconds(from: Instant, to: Instant) -> u64 {
+    to.saturating_duration_since(from).as_nanos() as u64
+}
+
+/// Emits the `enqueue` event: the op has been put on its stream.
+#[inline]
+pub fn op_enqueued<'a>(ticket: Ticket, site: &Site, op: impl FnOnce() -> Traced<'a>) {
+    if listened_to() {
+        emit(ticket, site, &op());
+    }
+
+    #[cold]
+    fn emit(ticket: Ticket, site: &Site, op: &Traced<'_>) {
+        emit_step!("enqueue", ticket, site, op);
+    }
+}
+
+/// Emits the `start` event: the op begins on the device. Returns when, for [`op_finished`].
+#[inline]
+pub fn op_started<'a>(ticket: Ticket, site: &Site, op: impl FnOnce() -> Traced<'a>) -> Option<Instant> {
+    return if listened_to() { Some(emit(ticket, site, &op())) } else { None };
+
+    #[cold]
+    fn emit(ticket: Ticket, site: &Site, op: &Traced<'_>) -> Instant {
+        emit_step!("start" in op.caller.clone(), ticket, site, op);
+        Instant::now()
+    }
+}
+
+/// Emits the `end` event: the op that began then has ended on the device.
+#[inline]
+pub fn op_finished<'a>(ticket: Ticket, site: &Site, begin: Option<Instant>, op: impl FnOnce() -> Traced<'a>) {
+    if listened_to() {
+        emit(ticket, site, begin, &op());
+    }
+
+    #[cold]
+    fn emit(ticket: Ticket, site: &Site, begin: Option<Instant>, op: &Traced<'_>) {
+        let took_ns = begin.map(|begin| nanoseconds(begin, Instant::now()));
+        emit_step!("end" in op.caller.clone(), ticket, site, op, took_ns = took_ns);
+    }
+}
 
 /// Emits the `edge` event: the op with this ticket waits for `from`, a point on another stream of
 /// the same runtime.

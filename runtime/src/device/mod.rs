@@ -7,7 +7,7 @@ mod pinned_room;
 pub use pinned_room::PinnedRoom;
 
 use crate::generator::Generator;
-use crate::shared::{Device, Stream, StreamCore};
+use crate::shared::{Device, OpStats, Stream, StreamCore};
 use warpline_driver::internal::check_device_code;
 use warpline_driver::{DeviceId, DeviceProperties, Error, ErrorKind, Result, reentry};
 
@@ -177,6 +177,29 @@ impl Device {
         let device = self.shared();
         let reserve_bytes = device.pinned_reserve.stats().reserved_bytes;
         PinnedStats { reserve_bytes, ..device.pinned.stats() }
+    }
+
+    /// Returns statistics of the ops on this device: how many were enqueued, are in flight and
+    /// were refused. In the child of a fork they are empty.
+    ///
+    /// The call looks at each stream of the runtime, and takes no stream's lock.
+    pub fn op_stats(&self) -> OpStats {
+        if warpline_driver::process::is_forked() {
+            return OpStats::default();
+        }
+        let device = self.shared();
+        device.tally.stats(|| {
+            let (mut accepted, mut in_flight) = (0, 0);
+            for core in device.runtime.streams().iter().filter(|core| Arc::ptr_eq(&core.device, device)) {
+                let issued = core.issued();
+                accepted += issued;
+                // What a failed device was to run never ends.
+                if core.fault().is_none() {
+                    in_flight += issued.saturating_sub(core.completed());
+                }
+            }
+            (accepted, in_flight)
+        })
     }
 
     /// Returns the segments and blocks of the device memory, with the state of each block and the

@@ -1,8 +1,8 @@
 //! The state that a device's streams, buffers and handles share, and the numbers of streams without
 //! a label.
 
-use super::RuntimeShared;
 use super::stream::{ForeignTurns, Stream};
+use super::{RuntimeShared, Tally};
 use crate::generator::Generator;
 use crate::health::Reported;
 use crate::memory::{DeviceMemory, MemoryOptions, PinnedPool, Zones};
@@ -44,6 +44,7 @@ pub(crate) struct DeviceShared {
     /// The number of streams that were created without a label.
     unlabelled: AtomicU64,
     pub(crate) generator: Generator,
+    pub(crate) tally: Tally,
 }
 
 impl DeviceShared {
@@ -93,6 +94,7 @@ impl DeviceShared {
             default_stream: Mutex::new(None),
             unlabelled: AtomicU64::new(0),
             generator: Generator::default(),
+            tally: Tally::default(),
         }))
     }
 

@@ -18,6 +18,7 @@ pub(crate) mod panics;
 mod pinned_waits;
 mod runtime;
 pub(crate) mod stream;
+mod tally;
 
 pub(crate) use allocation::Allocation;
 pub use budget_waits::Budget;
@@ -38,3 +39,5 @@ pub(crate) use pinned_waits::{
 pub(crate) use runtime::{Observer, RuntimeShared};
 pub use stream::Stream;
 pub(crate) use stream::{Effect, Place, Reach, Request, Snapshot, StreamCore, Terms};
+pub use tally::OpStats;
+pub(crate) use tally::Tally;

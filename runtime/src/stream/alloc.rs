@@ -167,9 +167,9 @@ fn alloc(core: &Arc<StreamCore>, site: Site, len_bytes: usize, zeroed: bool) -> 
     let budget = |core: &StreamCore| scope::budget_on(&core.device).map(|budget| budget.id);
     let allocation = match alloc_unspecified(core, site, len_bytes, budget) {
         Err(error) if core.device.observe_out_of_memory(&error) => {
-            alloc_unspecified(core, site, len_bytes, budget)?
+            alloc_unspecified(core, site, len_bytes, budget)
         }
-        result => result?,
+        result => result,
     };
     zeroed_if(zeroed, core, site, allocation)
 }
@@ -183,9 +183,9 @@ async fn alloc_async(
 ) -> Result<Arc<Allocation>> {
     let allocation = match await_unspecified(core, site, len_bytes, budget).await {
         Err(error) if core.device.observe_out_of_memory(&error) => {
-            await_unspecified(core, site, len_bytes, budget).await?
+            await_unspecified(core, site, len_bytes, budget).await
         }
-        result => result?,
+        result => result,
     };
     zeroed_if(false, core, site, allocation)
 }
@@ -195,8 +195,9 @@ fn zeroed_if(
     zeroed: bool,
     core: &Arc<StreamCore>,
     site: Site,
-    allocation: Arc<Allocation>,
+    allocation: Result<Arc<Allocation>>,
 ) -> Result<Arc<Allocation>> {
+    let allocation = allocation.inspect_err(|error| core.device.tally.refuses(error))?;
     if zeroed || core.device.zero_on_free {
         zero(core, site, &allocation)?;
     }
@@ -230,7 +231,8 @@ fn alloc_unspecified(
 
 /// Does the same for memory that stays when the scope of the caller's budget ends.
 pub(crate) fn alloc_outside(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-    alloc_unspecified(core, site, len_bytes, |_| None)
+    let allocation = alloc_unspecified(core, site, len_bytes, |_| None);
+    allocation.inspect_err(|error| core.device.tally.refuses(error))
 }
 
 #[cold]

@@ -128,20 +128,19 @@ impl Runner {
             stream_key: self.options.key,
             kind,
             bytes,
+            caller: work.caller.clone(),
         };
         let is_silent = matches!(work.command, Command::Edge(_) | Command::Elided);
         // A subscriber that observes the op may panic as well.
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let _alone = work.claims.is_some().then(|| UNCHECKED.lock());
-            if !is_silent {
-                op_events::op_started(ticket, &site, traced);
-            }
+            let begin = if is_silent { None } else { op_events::op_started(ticket, &site, traced) };
             // SAFETY: `submit` was promised that everything the command names is valid until the
             // ticket is reached. It was also promised that nothing conflicts with it, except for
             // unchecked work, which runs alone.
             unsafe { run(work.command) }
             if !is_silent {
-                op_events::op_finished(ticket, &site, traced);
+                op_events::op_finished(ticket, &site, begin, traced);
             }
         }));
         match ran {

@@ -71,7 +71,7 @@ fn stream(device: &CudaDevice) -> (Arc<dyn DriverStream>, Arc<Timeline>) {
 }
 
 fn submit(stream: &dyn DriverStream, ticket: u64, command: Command) {
-    let work = Submission { ticket, site: Site::here(&"test"), command, claims: None };
+    let work = Submission { ticket, site: Site::here(&"test"), command, claims: None, caller: None };
     // SAFETY: the tests copy live memory, and nothing else uses it meanwhile.
     unsafe { stream.submit(work) }.unwrap();
 }

@@ -157,6 +157,7 @@ fn functions_of_a_device_that_fails_are_dropped_although_one_still_waits() {
         site: Site::here(&"late"),
         command: Command::Call(HostFn(Box::new(move || tell.send(()).unwrap()))),
         claims: None,
+        caller: None,
     };
     // SAFETY: the command names no memory.
     assert!(unsafe { b.handle.submit(late) }.is_err());
@@ -178,7 +179,7 @@ fn a_refused_host_function_is_dropped_by_another_thread() {
         let (tell, told) = mpsc::channel();
         let tells = Tells(tell);
         let command = Command::Call(HostFn(Box::new(move || drop(tells))));
-        let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None };
+        let work = Submission { ticket: 1, site: Site::here(&"call"), command, claims: None, caller: None };
         // SAFETY: the command names no memory.
         assert!(unsafe { stream.handle.submit(work) }.is_err());
         // The caller of `submit` holds the stream's lock here, and a value owned by the function

@@ -76,7 +76,7 @@ impl Rig {
 impl TestStream {
     fn submit_as(&self, op: &'static &'static str, command: Command, claims: Option<Box<[Claim]>>) -> Point {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let work = Submission { ticket, site: Site::here(op), command, claims };
+        let work = Submission { ticket, site: Site::here(op), command, claims, caller: None };
         // SAFETY: the commands of these tests name only memory that they own.
         unsafe { self.handle.submit(work) }.unwrap();
         self.driver.after_submit();

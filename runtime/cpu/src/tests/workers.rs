@@ -157,6 +157,7 @@ fn shutting_down_runs_what_can_run_and_reports_what_is_held_at_a_gate() {
                 site: Site::here(&"late"),
                 command: Command::Call(HostFn(Box::new(|| {}))),
                 claims: None,
+                caller: None,
             })
         };
         assert!(refused.is_err());

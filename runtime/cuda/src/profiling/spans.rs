@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tracing::Id;
 use warpline_driver::op_events::{self, Traced};
 use warpline_driver::timeline::Ticket;
 use warpline_driver::{Command, Site};
@@ -135,6 +136,7 @@ struct Span {
     site: Site,
     kind: &'static str,
     bytes: u64,
+    caller: Option<Id>,
     begin: PooledEvent,
     end: PooledEvent,
 }
@@ -156,6 +158,7 @@ pub(crate) struct Spans {
 pub(crate) struct Begun {
     kind: &'static str,
     bytes: u64,
+    caller: Option<Id>,
     begin: PooledEvent,
 }
 
@@ -174,15 +177,29 @@ impl Spans {
     ///
     /// Called under the stream's lock, with the context current.
     #[inline]
-    pub(crate) fn begin(context: &'static Context, stream: CUstream, command: &Command) -> Option<Begun> {
-        if op_events::listened_to() { Self::begin_traced(context, stream, command).ok() } else { None }
+    pub(crate) fn begin(
+        context: &'static Context,
+        stream: CUstream,
+        command: &Command,
+        caller: &Option<Id>,
+    ) -> Option<Begun> {
+        if op_events::listened_to() {
+            Self::begin_traced(context, stream, command, caller.clone()).ok()
+        } else {
+            None
+        }
     }
 
     #[cold]
-    fn begin_traced(context: &'static Context, stream: CUstream, command: &Command) -> Answer<Begun> {
+    fn begin_traced(
+        context: &'static Context,
+        stream: CUstream,
+        command: &Command,
+        caller: Option<Id>,
+    ) -> Answer<Begun> {
         context.clock.start(context, context.idle_stream())?;
         let begin = context.completion.timed_events.record(context, stream)?;
-        Ok(Begun { kind: command.kind(), bytes: command.bytes(), begin })
+        Ok(Begun { kind: command.kind(), bytes: command.bytes(), caller, begin })
     }
 
     /// Ends the trace of an op, after its CUDA call.
@@ -198,9 +215,9 @@ impl Spans {
         site: Site,
     ) -> Answer {
         let end = context.completion.timed_events.record(context, stream)?;
-        let Begun { kind, bytes, begin } = begun;
+        let Begun { kind, bytes, caller, begin } = begun;
         let mut waiting = self.waiting.lock();
-        waiting.push_back(Span { ticket, site, kind, bytes, begin, end });
+        waiting.push_back(Span { ticket, site, kind, bytes, caller, begin, end });
         self.count.store(waiting.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -241,6 +258,7 @@ impl Spans {
                 stream_key: self.stream_key,
                 kind: span.kind,
                 bytes: span.bytes,
+                caller: span.caller.clone(),
             };
             op_events::op_ran(span.ticket, &span.site, (begin, end), traced);
         }

@@ -305,7 +305,7 @@ unsafe impl DriverStream for CudaStream {
         let (begun, _range) = match &work.command {
             Command::Foreign | Command::Edge(_) | Command::Elided => (None, None),
             command => (
-                Spans::begin(self.context(), self.raw.stream, command),
+                Spans::begin(self.context(), self.raw.stream, command, &work.caller),
                 nvtx::range(site, self.track.label(), ticket),
             ),
         };

@@ -11,7 +11,7 @@ use crate::profiling::spans::{Begun, Spans};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use warpline_driver::timeline::{Progress, Ticket};
-use warpline_driver::{Command, Site};
+use warpline_driver::{Command, Site, op_events};
 
 /// Foreign work that the calling thread is enqueuing, until this is dropped.
 pub(crate) struct Enqueuing {
@@ -32,7 +32,7 @@ impl Enqueuing {
             stream,
             ticket,
             site,
-            begun: Spans::begin(track.context, stream, &Command::Foreign),
+            begun: Spans::begin(track.context, stream, &Command::Foreign, &op_events::caller()),
             _range: nvtx::range(site, track.label(), ticket),
         }
     }

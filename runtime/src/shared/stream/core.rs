@@ -74,6 +74,8 @@ pub(crate) struct State {
     /// Also in `Progress`: who serves a request for a marker has the state alone.
     pub(crate) driver: Arc<dyn DriverStream>,
     pub(crate) core: Weak<StreamCore>,
+    /// The span of the call that holds the lock to enqueue something.
+    caller: Option<tracing::Id>,
     /// The values kept for a submission that the driver refused. The thread that holds the lock
     /// drops them after releasing it.
     pub(super) forgotten: Option<Released>,
@@ -133,6 +135,7 @@ impl StreamCore {
                 tip: Tip::new(id),
                 driver: driver.clone(),
                 core: core.clone(),
+                caller: None,
                 forgotten: None,
                 then: settings.then,
             };
@@ -206,11 +209,14 @@ impl StreamCore {
     #[inline(always)]
     pub(crate) fn lock(&self, site: Site, turn: bool) -> Result<Locked<'_, State>> {
         self.may_ask(site)?;
-        let state = self.state.lock();
+        // Before the lock is taken, since a subscriber's code answers.
+        let caller = op_events::caller();
+        let mut state = self.state.lock();
         if state.tip.closed || (state.foreign.is_some() && !turn) || state.tip.issued >= MAX_TICKET {
-            return self.lock_slowly(state, site, turn);
+            state = self.lock_slowly(state, site, turn)?;
         }
         self.device.ensure_open()?;
+        state.caller = caller;
         Ok(state)
     }
 
@@ -234,7 +240,6 @@ impl StreamCore {
         if state.tip.closed || state.tip.issued >= MAX_TICKET {
             return Err(self.closed_error(site));
         }
-        self.device.ensure_open()?;
         Ok(state)
     }
 
@@ -301,6 +306,7 @@ impl StreamCore {
     ) -> Result<Ticket, DriverError> {
         state.before_submit(&self.progress);
         let ticket = state.tip.issued + 1;
+        let caller = state.caller.take();
         // The command is built in the call that hands it over, because it is large.
         let submitted = match &mut state.backlog {
             // SAFETY: `submit` asks that every address is valid for its access until the ticket is
@@ -311,9 +317,17 @@ impl StreamCore {
             // `deny` mode the order check has passed, and in every other mode `claims` says what is
             // touched.
             None => unsafe {
-                self.progress.driver().submit(Submission { ticket, site, command: command(ticket), claims })
+                self.progress.driver().submit(Submission {
+                    ticket,
+                    site,
+                    command: command(ticket),
+                    claims,
+                    caller,
+                })
             },
-            Some(backlog) => backlog.submit(Submission { ticket, site, command: command(ticket), claims }),
+            Some(backlog) => {
+                backlog.submit(Submission { ticket, site, command: command(ticket), claims, caller })
+            }
         };
         if let Err(error) = &submitted
             && !matches!(error, DriverError::Halfway(_))
@@ -342,7 +356,15 @@ impl StreamCore {
         op_events::op_enqueued(ticket, &site, || {
             let (kind, bytes) = what();
             let (runtime, device) = (self.device.runtime.number, self.device.id);
-            Traced { runtime, device, label: &self.label, stream_key: self.id.number(), kind, bytes }
+            Traced {
+                runtime,
+                device,
+                label: &self.label,
+                stream_key: self.id.number(),
+                kind,
+                bytes,
+                caller: None,
+            }
         });
         if self.device.runs_in_turns {
             self.device.driver.after_submit();
@@ -434,6 +456,7 @@ impl Drop for Retire {
             return;
         }
         self.core.device.runtime.observed.retire(self.core.id);
+        self.core.device.tally.leaves(self.core.issued());
         self.core.device.runtime.leave(self.core.id);
         if self.core.admission.is_borrowed() {
             self.core.device.runtime.host_code.forget(Use { stream: self.core.id, ticket: 0 });

@@ -265,7 +265,7 @@ impl StreamCore {
         // A task that awaits the newest ticket does not wait for the edge.
         state.before_submit(&self.progress);
         let (ticket, command) = (state.tip.issued + 1, Command::Edge(point));
-        let submission = Submission { ticket, site, command, claims: None };
+        let submission = Submission { ticket, site, command, claims: None, caller: None };
         if let Some(backlog) = &mut state.backlog {
             return backlog.submit(submission);
         }

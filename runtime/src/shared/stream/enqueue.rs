@@ -341,6 +341,7 @@ impl StreamCore {
             // A refused step of a capture fails the capture.
             return error;
         }
+        self.device.tally.refuses(&error);
         let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
         let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
         let everybodys = everybodys || self.device.runtime.mode == OrderMode::Wait;

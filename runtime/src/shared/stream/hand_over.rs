@@ -239,6 +239,7 @@ impl HandOver<'_> {
             Err(error) if is_wait => self.give_up_waiting(site, ticket, &error),
             Err(error) => {
                 let error = self.mark_late(&operands, error.at(site), halfway);
+                self.core.device.tally.refuses(&error);
                 let is_fault = error.kind() == ErrorKind::Fault;
                 let unseen = self.core.refusals.late.refuse(ticket, error);
                 // A fault concerns every op, and the device reports it.
@@ -316,7 +317,7 @@ impl HandOver<'_> {
     /// Makes a device that completes each op reach the ticket of an op that it refused (rule 5).
     #[cold]
     fn complete_refused(&mut self, site: Site, ticket: Ticket) {
-        let submission = Submission { ticket, site, command: Command::Elided, claims: None };
+        let submission = Submission { ticket, site, command: Command::Elided, claims: None, caller: None };
         // SAFETY: the command names no address.
         let submitted = unsafe { self.state.driver.submit(submission) };
         if let Err(error) = submitted

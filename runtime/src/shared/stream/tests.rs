@@ -29,7 +29,7 @@ fn stream() -> Watched {
 }
 
 fn submission(ticket: Ticket, command: Command) -> Submission {
-    Submission { ticket, site: Site::here(&"test"), command, claims: None }
+    Submission { ticket, site: Site::here(&"test"), command, claims: None, caller: None }
 }
 
 fn wait(ticket: Ticket) -> Submission {
