@@ -1,6 +1,7 @@
-//! Measurements that need a GPU: the latency and CPU time of wake-ups, the cost of markers, the
-//! effects of faults, the throughput of copies, and the quality of the kernels. Most figures stand
-//! next to those of direct driver calls, or direct cuBLAS calls, in the same rounds.
+//! Measurements that need a GPU: the latency and CPU time of wake-ups, the answers of a batcher,
+//! the cost of markers, the effects of faults, the throughput of copies, and the quality of the
+//! kernels. Most figures stand next to those of direct driver calls, cudarc or direct cuBLAS
+//! calls, in the same rounds.
 //!
 //! `cuda_device [--quick] [PART …]` runs the given parts, or all of them. It asserts nothing about
 //! figures. Without an NVIDIA driver it runs on the software one, which only shows that the bench
@@ -9,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod batcher;
 mod context;
 mod copies;
 mod digits;
@@ -72,11 +74,12 @@ const WAKE_UPS: [(WakeUp, &str); 2] = [(WakeUp::LowLatency, "low latency"), (Wak
 
 type Part = (&'static str, fn(&Bench));
 
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     ("await", latency::launch_and_await),
     ("wake", latency::kernel_end_to_wake),
     ("long", latency::a_long_kernel),
     ("tasks", tasks::a_thousand),
+    ("batcher", batcher::against_cudarc),
     ("enqueue", markers::enqueue),
     ("gap", markers::gap),
     ("bandwidth", copies::bandwidth),

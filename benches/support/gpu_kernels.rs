@@ -102,7 +102,7 @@ pub const STAMP: &str = "
     ret;
 }";
 
-const ADD_ONE: &str = "
+pub const ADD_ONE: &str = "
 .version 7.0
 .target sm_70
 .address_size 64
