@@ -43,9 +43,9 @@ mod block;
 #[cfg(test)]
 mod oracle;
 
-pub(crate) use block::BlockMemory;
+pub(crate) use block::{Block, BlockMemory, Move, Source};
 
-use block::{Block, Row};
+use block::Row;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -77,10 +77,10 @@ pub(crate) struct Queue<B: BlockMemory, A> {
     max_wait: Duration,
     calls: Slab<Call<A>>,
     /// In the order in which they began to take rows.
-    blocks: VecDeque<Block<B>>,
+    blocks: VecDeque<Box<Block<B>>>,
     /// The number of the first block.
     first: u64,
-    spare: Vec<Block<B>>,
+    spare: Vec<Box<Block<B>>>,
     /// The number of rows that are queued.
     queued: usize,
     /// The sum of their lengths.
@@ -172,38 +172,12 @@ pub(crate) struct Take<B: BlockMemory> {
 }
 
 pub(crate) enum Next<B: BlockMemory> {
-    Batch(Batch<B>),
+    Batch(Box<Block<B>>),
     /// There is no batch yet. The waker is woken when there may be one, and the slot is to look
     /// again at this time.
     Wait(Option<Instant>),
     /// The queue is closed, and no row is left.
     End,
-}
-
-/// The rows of a batch. Once the moves were made, they are the first `calls.len()` rows of a
-/// block.
-pub(crate) struct Batch<B: BlockMemory> {
-    /// The rows that were cut off, of which there may be more.
-    pub(crate) rows: Vec<B::Row>,
-    /// The rest of the block's memory.
-    pub(crate) rest: B,
-    pub(crate) calls: Vec<CallId>,
-    /// The lengths of their rows, if they have different ones.
-    pub(crate) lens: Vec<usize>,
-    pub(crate) moves: Vec<Move<B::Row>>,
-}
-
-/// A copy of a row to row `to` of the batch's memory.
-pub(crate) struct Move<M> {
-    pub(crate) to: usize,
-    pub(crate) from: Source<M>,
-}
-
-pub(crate) enum Source<M> {
-    /// A row of the same memory.
-    Row(usize),
-    /// A row of a later block, which [`Queue::moved`] returns there.
-    Later(RowAt, M),
 }
 
 impl<B: BlockMemory, A> Queue<B, A> {
@@ -221,7 +195,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
             calls: Slab::new(),
             blocks: VecDeque::new(),
             first: 0,
-            spare: memory.into_iter().map(Block::of).collect(),
+            spare: memory.into_iter().map(|memory| Box::new(Block::of(memory))).collect(),
             queued: 0,
             elements: 0,
             with_deadline: 0,
@@ -256,7 +230,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
             let fits = self.max_elements.is_none_or(|most| block.elements + len <= most);
             fits && block.out + block.queued < self.max_rows
         };
-        let at = self.blocks.iter().skip(closed).position(has_room);
+        let at = self.blocks.iter().skip(closed).position(|block| has_room(block));
         let at = at.map_or(self.blocks.len(), |at| at + closed);
         if at == self.blocks.len() {
             let block = self.spare.pop().expect("there are rows for all permits");
@@ -430,7 +404,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
 
     /// Returns the time at which the queued rows are due.
     fn due(&self) -> Option<Instant> {
-        let calls = self.blocks.iter().flat_map(Block::calls);
+        let calls = self.blocks.iter().flat_map(|block| block.queued_calls());
         calls.filter_map(|(_, call)| self.due_of(call)).min()
     }
 
@@ -467,9 +441,9 @@ impl<B: BlockMemory, A> Queue<B, A> {
     }
 
     fn queued_calls(&self) -> impl Iterator<Item = (RowAt, CallId)> {
-        (self.first..)
-            .zip(&self.blocks)
-            .flat_map(|(block, rows)| rows.calls().map(move |(row, call)| (RowAt { block, row }, call)))
+        (self.first..).zip(&self.blocks).flat_map(|(block, rows)| {
+            rows.queued_calls().map(move |(row, call)| (RowAt { block, row }, call))
+        })
     }
 
     fn end(&mut self, call: CallId, answer: Ended<A>) -> Option<Waker> {
@@ -479,52 +453,43 @@ impl<B: BlockMemory, A> Queue<B, A> {
     }
 
     /// Takes the first block with its rows, and the rows of later blocks that have room in it.
-    fn assemble(&mut self) -> Batch<B> {
+    fn assemble(&mut self) -> Box<Block<B>> {
         let mut block = self.blocks.pop_front().expect("it has a row");
         self.first += 1;
         self.is_taking = false;
         let mut later = self.pull(self.max_rows - block.queued, block.elements);
         let count = block.queued + later.len();
-        while block.rows.len() < count {
-            block.cut();
-        }
-        let mut calls: Vec<_> = block.rows.iter().map(Row::call).collect();
-        let mut moves = Vec::new();
-        let mut last = calls.len();
+        block.cut_up_to(count);
+        let mut last = block.rows.len();
         for to in 0..count {
-            if calls[to].is_some() {
-                continue;
-            }
-            // Rows behind the prefix first: each of them has to move.
-            let from = match calls[count..last].iter().rposition(Option::is_some) {
-                Some(at) => {
-                    last = count + at;
-                    calls[to] = calls[last].take();
-                    Source::Row(last)
-                }
-                None => {
-                    let (at, memory, call) = later.pop().expect("as many rows as were counted");
-                    calls[to] = Some(call);
-                    Source::Later(at, memory)
-                }
-            };
-            moves.push(Move { to, from });
-        }
-        let calls: Vec<_> = calls.into_iter().flatten().collect();
-        for call in &calls {
+            let call = block.rows[to].call().unwrap_or_else(|| {
+                // Rows behind the prefix first: each of them has to move.
+                let queued = |at: usize| Some((at, block.rows[at].call()?));
+                let (from, call) = match (count..last).rev().find_map(queued) {
+                    Some((at, call)) => {
+                        last = at;
+                        (Source::Row(at), call)
+                    }
+                    None => {
+                        let (at, memory, call) = later.pop().expect("as many rows as were counted");
+                        (Source::Later(at, memory), call)
+                    }
+                };
+                block.moves.push(Move { to, from });
+                call
+            });
+            block.calls.push(call);
             let call = &mut self.calls[call.0];
             let State::Queued(_, since) = call.state else { unreachable!("its row was queued") };
             call.state = State::Running(since);
             self.elements -= call.len;
             self.with_deadline -= usize::from(call.deadline.is_some());
+            if self.max_elements.is_some() {
+                block.lens.push(call.len);
+            }
         }
         self.queued -= count;
-        let lens = match self.max_elements {
-            Some(_) => calls.iter().map(|call| self.calls[call.0].len).collect(),
-            None => Vec::new(),
-        };
-        let (rows, rest) = block.into_memory();
-        Batch { rows, rest, calls, lens, moves }
+        block
     }
 
     /// Takes the rows of the blocks, the oldest block first, and not more than `most`: those up to
@@ -538,7 +503,7 @@ impl<B: BlockMemory, A> Queue<B, A> {
         let mut pulled = Vec::new();
         for (block, rows) in (self.first..).zip(&mut self.blocks) {
             let left = most - pulled.len();
-            let queued: Vec<_> = rows.calls().take(left).take_while(|(_, call)| fits(*call)).collect();
+            let queued: Vec<_> = rows.queued_calls().take(left).take_while(|(_, call)| fits(*call)).collect();
             let is_last = queued.len() < rows.queued;
             pulled.extend(queued.into_iter().map(|(row, call)| {
                 let (memory, _) = rows.take_queued(row);
@@ -552,9 +517,10 @@ impl<B: BlockMemory, A> Queue<B, A> {
         pulled
     }
 
-    /// Returns the memory of a block that a slot no longer needs.
-    pub(crate) fn give_back(&mut self, memory: B) {
-        self.spare.push(Block::of(memory));
+    /// Returns a block that a slot no longer needs. Its memory is whole again.
+    pub(crate) fn give_back(&mut self, mut block: Box<Block<B>>) {
+        block.empty();
+        self.spare.push(block);
     }
 
     /// Returns whether a caller still waits for one of these running calls.

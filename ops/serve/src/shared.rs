@@ -24,17 +24,20 @@ use warpline_runtime::{Device, Error, Result, StreamPool};
 pub(crate) const TARGET: &str = "warpline::serve";
 
 pub(crate) type Outcome<O> = Result<Answer<O>, ServeError>;
-pub(crate) type Batch<I> = queue::Batch<Block<I>>;
+pub(crate) type Batch<I> = queue::Block<Block<I>>;
 
-/// Pinned memory of a block, of which `rest` is not cut into rows.
+/// Pinned memory of a block. A slot that runs a batch takes it out.
 pub(crate) struct Block<I: Rows> {
-    pub(crate) rest: I::Row,
+    /// The memory that is not cut into rows.
+    pub(crate) rest: Option<I::Row>,
+    /// The copies of a batch to the device, which have all of the memory.
+    pub(crate) sent: Option<I::Sent>,
     widths: I::Widths,
 }
 
 impl<I: Rows> Block<I> {
     pub(crate) fn of(host: I::Host, widths: I::Widths) -> Self {
-        Block { rest: I::uncut(host), widths }
+        Block { rest: Some(I::uncut(host)), sent: None, widths }
     }
 }
 
@@ -43,7 +46,7 @@ impl<I: Rows> BlockMemory for Block<I> {
 
     #[inline]
     fn cut(&mut self) -> I::Row {
-        I::cut(&mut self.rest, self.widths)
+        I::cut(self.rest.as_mut().expect("no slot has it"), self.widths)
     }
 }
 
@@ -188,8 +191,13 @@ impl<I: Rows, O: Rows> Shared<I, O> {
     }
 
     /// Waits for the next batch, for a slot that has just run one of `last_rows` rows, or none
-    /// yet. Returns `None` when the queue is closed and empty.
-    pub(crate) async fn next_batch(&self, slot: usize, last_rows: Option<usize>) -> Option<Batch<I>> {
+    /// yet. Returns it with the time at which it was taken, or `None` when the queue is closed and
+    /// empty.
+    pub(crate) async fn next_batch(
+        &self,
+        slot: usize,
+        last_rows: Option<usize>,
+    ) -> Option<(Box<Batch<I>>, Instant)> {
         // If another slot waits for rows, none is queued that waits for a slot.
         let mut at_once = last_rows.is_some() && !self.queue.lock().has_taker();
         let mut timer = pin!(None);
@@ -204,12 +212,13 @@ impl<I: Rows, O: Rows> Shared<I, O> {
                 return Poll::Pending;
             }
             loop {
-                let take = self.queue.lock().take(slot, Instant::now(), at_once, cx.waker());
+                let now = Instant::now();
+                let take = self.queue.lock().take(slot, now, at_once, cx.waker());
                 at_once = false;
                 self.permits.add_permits(take.freed);
                 wake(take.wakers);
                 match take.next {
-                    Next::Batch(batch) => return Poll::Ready(Some(batch)),
+                    Next::Batch(batch) => return Poll::Ready(Some((batch, now))),
                     Next::End => return Poll::Ready(None),
                     Next::Wait(None) => break,
                     Next::Wait(Some(at)) => {

@@ -1,28 +1,29 @@
 //! A slot runs one batch after another.
 
 use crate::model::{Calls, Model, Tensors};
-use crate::queue::{BlockMemory, CallId, Source};
-use crate::shared::{Batch, Block, End, Outcome, Shared, TARGET, wake};
+use crate::queue::{CallId, Source};
+use crate::shared::{Batch, End, Outcome, Shared, TARGET, wake};
 use crate::{Answer, Rows, ServeError};
 use futures::FutureExt;
 use std::any::Any;
-use std::iter::repeat_with;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 use warpline_runtime::{ByteSize, Error, Event, Result, Stream, StreamLease};
 
-/// A slot, and the calls of the batch that it runs.
+/// A slot, and the stream on which it runs batches.
 pub(crate) struct Slot<I: Rows, O: Rows> {
     shared: Arc<Shared<I, O>>,
     number: usize,
-    calls: Vec<CallId>,
     lease: Option<StreamLease>,
     /// The end of the work on the stream of the lease before.
     ended: Option<Event>,
+    /// Empty between batches: allocated once.
+    wakers: Vec<Waker>,
     has_ended: bool,
 }
 
@@ -55,13 +56,6 @@ enum Failure {
     Unwanted,
 }
 
-/// The place of a batch's pinned memory.
-enum Sent<I: Rows> {
-    Not((Vec<I::Row>, Block<I>)),
-    /// With the copies to the device.
-    Copied(I::Sent),
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Failure::Error(error)
@@ -70,16 +64,16 @@ impl From<Error> for Failure {
 
 impl<I: Rows, O: Rows> Slot<I, O> {
     pub(crate) fn new(shared: Arc<Shared<I, O>>, number: usize) -> Self {
-        Slot { shared, number, calls: Vec::new(), lease: None, ended: None, has_ended: false }
+        Slot { shared, number, lease: None, ended: None, wakers: Vec::new(), has_ended: false }
     }
 
     /// Runs batches until the queue is closed and empty.
     pub(crate) async fn run(mut self) {
         let mut last_rows = None;
-        while let Some(batch) = self.shared.next_batch(self.number, last_rows).await {
+        while let Some((batch, since)) = self.shared.next_batch(self.number, last_rows).await {
             last_rows = Some(batch.calls.len());
             let span = self.span(&batch);
-            self.run_batch(batch).instrument(span).await;
+            self.run_batch(batch, since).instrument(span).await;
         }
         self.has_ended = true;
     }
@@ -97,77 +91,62 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         span
     }
 
-    /// Runs a batch and answers its calls.
-    async fn run_batch(&mut self, mut batch: Batch<I>) {
-        let since = Instant::now();
+    /// Runs a batch that was taken at `since`, and answers its calls.
+    async fn run_batch(&mut self, mut batch: Box<Batch<I>>, since: Instant) {
         #[cfg(feature = "metrics")]
         {
             let waited = self.shared.queue.lock().waited(&batch.calls, since);
             self.shared.histograms.taken(batch.calls.len(), &waited);
         }
         self.make_moves(&mut batch);
-        let Batch::<I> { rows: cut, rest, calls, lens, .. } = batch;
-        let rows = calls.len();
-        self.calls = calls;
         let (model, version) = self.shared.model.lock().clone();
-        let sent = match self.compute((cut, rest), Calls { rows, lens }, &model).await {
-            (Ok(outputs), sent) => {
+        match self.compute(&mut batch, &model).await {
+            Ok(outputs) => {
                 let (mut rest, widths) = (O::uncut(outputs), self.shared.outputs.1);
+                let rows = batch.calls.len();
                 let row = || Ok(Answer { row: O::cut(&mut rest, widths), version, batch: rows });
                 let time = since.elapsed();
-                self.answer(Some(time), repeat_with(row));
+                self.answer(&batch.calls, Some(time), row);
                 #[cfg(feature = "metrics")]
                 self.shared.histograms.ran(time);
-                sent
             }
-            (Err(failure), sent) => {
+            Err(failure) => {
                 // The stream may carry marks of writes that were refused.
                 self.ended = self.lease.take().map(|lease| lease.record_event());
-                self.answer(None, repeat_with(|| Err(failure.of_a_call())));
-                sent
+                self.answer(&batch.calls, None, || Err(failure.of_a_call()));
             }
-        };
-        let memory = self.back(sent).await;
+        }
+        let is_back = self.back(&mut batch).await;
         // It may have been replaced, and its drop is its author's.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(model)));
-        match memory {
-            Ok(memory) => self.shared.queue.lock().give_back(memory),
+        match is_back {
+            Ok(()) => self.shared.queue.lock().give_back(batch),
             Err(error) => self.shared.end_all(End::Failed(error)),
         }
     }
 
-    /// Computes a batch, within a budget if batches have budgets. Returns its outputs on the host,
-    /// and where the batch's memory is.
-    async fn compute(
-        &mut self,
-        memory: (Vec<I::Row>, Block<I>),
-        calls: Calls,
-        model: &Model<I, O>,
-    ) -> (Result<O::Host, Failure>, Sent<I>) {
+    /// Computes a batch, within a budget if batches have budgets. Returns its outputs on the host.
+    async fn compute(&mut self, batch: &mut Batch<I>, model: &Model<I, O>) -> Result<O::Host, Failure> {
         let bytes = match (&self.shared.budget, model) {
             (Some(bytes), Model::Called(_)) => {
-                let rows = self.seen(&calls).inputs;
+                let rows = self.seen(batch).inputs;
                 catch_unwind(AssertUnwindSafe(|| bytes(rows)))
             }
             // A captured model has its memory.
-            _ => return self.compute_within(memory, calls, model).await,
+            _ => return self.compute_within(batch, model).await,
         };
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            Err(panic) => return (Err(Failure::Panic(message_of(panic))), Sent::Not(memory)),
-        };
+        let bytes = bytes.map_err(|panic| Failure::Panic(message_of(panic)))?;
         match self.shared.device.clone().budget(bytes).await {
-            Ok(budget) => budget.scope(|| self.compute_within(memory, calls, model)).await,
-            Err(error) => (Err(self.no_budget(&calls, bytes, &error).into()), Sent::Not(memory)),
+            Ok(budget) => budget.scope(|| self.compute_within(batch, model)).await,
+            Err(error) => Err(self.no_budget(batch.calls.len(), bytes, &error).into()),
         }
     }
 
     /// Returns the error of a batch whose budget was not granted.
-    fn no_budget(&self, calls: &Calls, bytes: usize, error: &Error) -> Error {
+    fn no_budget(&self, rows: usize, bytes: usize, error: &Error) -> Error {
         let text = format!(
-            "the budget of {} for {} rows of \"{}\" was not granted: {error}",
+            "the budget of {} for {rows} rows of \"{}\" was not granted: {error}",
             ByteSize(bytes),
-            calls.rows,
             self.shared.label
         );
         Error::new(error.kind(), text)
@@ -176,80 +155,60 @@ impl<I: Rows, O: Rows> Slot<I, O> {
     /// Copies the rows to the device, runs the model, and copies its outputs to the host.
     async fn compute_within(
         &mut self,
-        memory: (Vec<I::Row>, Block<I>),
-        calls: Calls,
+        batch: &mut Batch<I>,
         model: &Model<I, O>,
-    ) -> (Result<O::Host, Failure>, Sent<I>) {
-        let stream = match self.stream(model).await {
-            Ok(stream) => stream,
-            Err(error) => return (Err(error.into()), Sent::Not(memory)),
-        };
-        let (seen, buffers) = match self.buffers(model, &calls, &stream).await {
-            Ok(buffers) => buffers,
-            Err(error) => return (Err(error.into()), Sent::Not(memory)),
+    ) -> Result<O::Host, Failure> {
+        if self.lease.is_none() {
+            self.lease(model).await?;
+        }
+        let stream: &Stream = self.lease.as_ref().expect("it was leased");
+        let (seen, buffers) = match model {
+            Model::Captured(captured) => {
+                let (rows, set) = captured.set(self.number, batch.calls.len());
+                (Seen { rows, inputs: rows }, set.inputs.clone())
+            }
+            Model::Called(_) => {
+                let (seen, widths) = (self.seen(batch), self.shared.seen_inputs().1);
+                (seen, I::alloc(stream, widths, seen.inputs).await?)
+            }
         };
         // After waiting for the stream and the memory.
-        if !self.is_wanted() {
-            return (Err(Failure::Unwanted), Sent::Not(memory));
+        if !self.shared.queue.lock().is_wanted(&batch.calls) {
+            return Err(Failure::Unwanted);
         }
-        let host = self.prefix(memory, &calls, seen);
-        let sent = Sent::Copied(I::send_into(&buffers, host, &stream));
-        let outputs = self.outputs(model, &buffers, (calls, seen), &stream).await;
-        let host = match outputs {
-            Ok(outputs) => {
-                O::read(outputs, &self.shared.outputs.0, seen.rows, &stream).await.map_err(Failure::from)
-            }
-            Err(failure) => Err(failure),
-        };
-        (host, sent)
+        let host = self.prefix(batch, seen);
+        batch.memory.sent = Some(I::send_into(&buffers, host, stream));
+        let outputs = self.outputs(model, &buffers, (batch, seen), stream).await?;
+        Ok(O::read(outputs, &self.shared.outputs.0, seen.rows, stream).await?)
     }
 
     /// Returns the memory that the model sees: the rows, and zeros behind them or, if rows have
     /// different lengths, one behind the other.
-    fn prefix(&self, (mut cut, mut rest): (Vec<I::Row>, Block<I>), calls: &Calls, seen: Seen) -> I::Host {
+    fn prefix(&self, batch: &mut Batch<I>, seen: Seen) -> I::Host {
         let widths = self.shared.inputs.1;
-        let Some(packed) = &self.shared.packed else {
-            while cut.len() < seen.rows {
-                cut.push(rest.cut());
-            }
-            cut[calls.rows..seen.rows].iter_mut().for_each(|row| I::clear(row, widths));
-            let mut host = whole((cut, rest));
-            I::shorten(&mut host, widths, seen.inputs);
+        if let Some(packed) = &self.shared.packed {
+            let mut host = whole(batch);
+            I::pack(&mut host, widths, packed.element.1, &batch.lens);
+            I::shorten(&mut host, packed.element.1, seen.inputs);
             return host;
-        };
-        let mut host = whole((cut, rest));
-        I::pack(&mut host, widths, packed.element.1, &calls.lens);
-        I::shorten(&mut host, packed.element.1, seen.inputs);
+        }
+        batch.cut_up_to(seen.rows);
+        let unused = &mut batch.rows[batch.calls.len()..seen.rows];
+        unused.iter_mut().for_each(|row| I::clear(row.memory_mut(), widths));
+        let mut host = whole(batch);
+        I::shorten(&mut host, widths, seen.inputs);
         host
     }
 
-    /// Returns what the model sees of the batch, and device memory for its inputs.
-    async fn buffers(
-        &self,
-        model: &Model<I, O>,
-        calls: &Calls,
-        stream: &Stream,
-    ) -> Result<(Seen, I::Buffers)> {
-        match model {
-            Model::Captured(captured) => {
-                let (size, set) = captured.set(self.number, calls.rows);
-                Ok((Seen { rows: size, inputs: size }, set.inputs.clone()))
-            }
-            Model::Called(_) => {
-                let (seen, (_, widths)) = (self.seen(calls), self.shared.seen_inputs());
-                Ok((seen, I::alloc(stream, *widths, seen.inputs).await?))
-            }
-        }
-    }
-
     /// Returns what a model that is called sees.
-    fn seen(&self, calls: &Calls) -> Seen {
+    fn seen(&self, batch: &Batch<I>) -> Seen {
+        let rows = batch.calls.len();
         match &self.shared.packed {
-            Some(_) => Seen { rows: calls.rows, inputs: calls.lens.iter().sum() },
+            Some(_) => Seen { rows, inputs: batch.lens.iter().sum() },
             None if self.shared.has_fixed_rows => {
                 Seen { rows: self.shared.max_rows, inputs: self.shared.max_rows }
             }
-            None => Seen { rows: calls.rows, inputs: calls.rows },
+            None => Seen { rows, inputs: rows },
         }
     }
 
@@ -258,17 +217,18 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         &self,
         model: &Model<I, O>,
         buffers: &I::Buffers,
-        (calls, seen): (Calls, Seen),
+        (batch, seen): (&mut Batch<I>, Seen),
         stream: &Stream,
     ) -> Result<Tensors<O>, Failure> {
         match model {
             Model::Captured(captured) => {
-                let (_, set) = captured.set(self.number, calls.rows);
+                let (_, set) = captured.set(self.number, batch.calls.len());
                 set.graph.launch(stream).queued()?;
                 Ok(set.outputs.clone())
             }
             Model::Called(model) => {
                 let inputs = I::tensors(buffers, &self.shared.seen_inputs().0, seen.inputs);
+                let calls = Calls { rows: batch.calls.len(), lens: take(&mut batch.lens) };
                 let work = stream.scope(|| model(stream.clone(), inputs, calls));
                 match AssertUnwindSafe(work).catch_unwind().await {
                     Ok(outputs) => Ok(outputs?),
@@ -278,58 +238,56 @@ impl<I: Rows, O: Rows> Slot<I, O> {
         }
     }
 
-    /// Returns the memory of a batch once its copies have ended, or other memory if it was lost.
-    async fn back(&self, sent: Sent<I>) -> Result<Block<I>> {
-        let widths = self.shared.inputs.1;
-        let host = match sent {
-            Sent::Not(memory) => Ok(whole(memory)),
-            Sent::Copied(copies) => I::sent(copies).await,
+    /// Waits until a batch's copies have ended, and puts its memory back, or other memory if it
+    /// was lost.
+    async fn back(&self, batch: &mut Batch<I>) -> Result<()> {
+        let host = match batch.memory.sent.take() {
+            Some(copies) => I::sent(copies).await,
+            None => Ok(whole(batch)),
         };
         let host = match host {
             Ok(host) => host,
             // A copy that is refused late does not return its memory.
-            Err(_) => I::pinned(&self.shared.device, widths, self.shared.max_rows).await?,
+            Err(_) => I::pinned(&self.shared.device, self.shared.inputs.1, self.shared.max_rows).await?,
         };
-        Ok(Block::of(host, widths))
+        batch.memory.rest = Some(I::uncut(host));
+        Ok(())
     }
 
-    /// Returns the slot's stream, a new one after a batch that failed.
-    async fn stream(&mut self, model: &Model<I, O>) -> Result<Stream> {
-        if self.lease.is_none() {
-            let lease = self.shared.pool.lease().await?;
-            // The buffers of a captured model are the same again.
-            if let (Model::Captured(_), Some(ended)) = (model, self.ended.take()) {
-                lease.wait_event(&ended);
-            }
-            self.lease = Some(lease);
+    /// Leases a stream, a new one after a batch that failed.
+    async fn lease(&mut self, model: &Model<I, O>) -> Result<()> {
+        let lease = self.shared.pool.lease().await?;
+        // The buffers of a captured model are the same again.
+        if let (Model::Captured(_), Some(ended)) = (model, self.ended.take()) {
+            lease.wait_event(&ended);
         }
-        Ok(Stream::clone(self.lease.as_ref().expect("it was leased")))
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.shared.queue.lock().is_wanted(&self.calls)
+        self.lease = Some(lease);
+        Ok(())
     }
 
     /// Answers the calls of a batch that was computed in this time, or that was not computed.
-    fn answer(&mut self, computed_in: Option<Duration>, outcomes: impl Iterator<Item = Outcome<O>>) {
-        let calls = take(&mut self.calls);
-        let rows = calls.len();
-        let (mut wakers, mut unwanted) = (Vec::with_capacity(calls.len()), Vec::new());
+    fn answer(
+        &mut self,
+        calls: &[CallId],
+        computed_in: Option<Duration>,
+        mut outcome: impl FnMut() -> Outcome<O>,
+    ) {
+        let mut unwanted = Vec::new();
         let mut queue = self.shared.queue.lock();
-        for (call, outcome) in calls.into_iter().zip(outcomes) {
-            match queue.answer(call, outcome) {
-                Ok(waker) => wakers.extend(waker),
+        for call in calls {
+            match queue.answer(*call, outcome()) {
+                Ok(waker) => self.wakers.extend(waker),
                 Err(outcome) => unwanted.push(outcome),
             }
         }
         // A batch that was not computed says nothing about the time that the next one needs.
-        wakers.extend(computed_in.and_then(|time| queue.ran(time)));
+        self.wakers.extend(computed_in.and_then(|time| queue.ran(time)));
         drop(queue);
         if computed_in.is_some() {
-            self.shared.counts.computed(rows - unwanted.len(), unwanted.len());
+            self.shared.counts.computed(calls.len() - unwanted.len(), unwanted.len());
         }
         drop(unwanted);
-        wake(wakers);
+        wake(self.wakers.drain(..));
     }
 
     /// Copies rows so that they are a prefix of the batch's memory.
@@ -339,10 +297,10 @@ impl<I: Rows, O: Rows> Slot<I, O> {
             match step.from {
                 Source::Row(row) => {
                     let (to, from) = batch.rows.split_at_mut(row);
-                    I::copy(&from[0], &mut to[step.to]);
+                    I::copy(from[0].memory_mut(), to[step.to].memory_mut());
                 }
                 Source::Later(at, row) => {
-                    I::copy(&row, &mut batch.rows[step.to]);
+                    I::copy(&row, batch.rows[step.to].memory_mut());
                     emptied.push((at, row));
                 }
             }
@@ -366,10 +324,11 @@ impl Failure {
     }
 }
 
-/// Makes one buffer of a block's rows and the rest of it.
-fn whole<I: Rows>((rows, block): (Vec<I::Row>, Block<I>)) -> I::Host {
-    drop(rows);
-    I::whole(block.rest).expect("a batch has all rows of its block")
+/// Makes one buffer of a batch's rows and the rest of its block.
+fn whole<I: Rows>(batch: &mut Batch<I>) -> I::Host {
+    batch.rows.clear();
+    let rest = batch.memory.rest.take().and_then(I::whole);
+    rest.expect("a batch has all rows of its block")
 }
 
 /// Returns the message of a panic.

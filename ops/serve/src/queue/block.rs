@@ -1,6 +1,9 @@
 //! A block of rows, and the memory off which they are cut.
+//!
+//! A batch is a block that a slot has taken. Blocks are boxed, so the queue and a slot pass each
+//! other a pointer, and a block's vectors are allocated once.
 
-use super::CallId;
+use super::{CallId, RowAt};
 use std::mem::replace;
 
 /// The memory of a block, off which rows are cut as they are needed.
@@ -12,11 +15,18 @@ pub(crate) trait BlockMemory {
     fn cut(&mut self) -> Self::Row;
 }
 
-pub(super) struct Block<B: BlockMemory> {
-    /// The rest of the block's memory.
-    pub(super) rest: B,
+/// The rows of a block. In a block that a slot has taken, the first `calls.len()` rows are its
+/// batch, once the moves were made.
+pub(crate) struct Block<B: BlockMemory> {
+    /// The memory of the block, without the rows that were cut off.
+    pub(crate) memory: B,
     /// The rows that were cut off.
-    pub(super) rows: Vec<Row<B::Row>>,
+    pub(crate) rows: Vec<Row<B::Row>>,
+    /// The calls of the batch.
+    pub(crate) calls: Vec<CallId>,
+    /// The lengths of their rows, if they have different ones.
+    pub(crate) lens: Vec<usize>,
+    pub(crate) moves: Vec<Move<B::Row>>,
     /// No row before this one is free.
     first_free: usize,
     /// The number of rows whose memory is elsewhere.
@@ -26,21 +36,51 @@ pub(super) struct Block<B: BlockMemory> {
     pub(super) elements: usize,
 }
 
-pub(super) enum Row<M> {
+/// A row that was cut off. In a batch, `Block::calls` says which rows are used.
+pub(crate) enum Row<M> {
     Free(M),
     /// Its memory is with a writer, or with a slot that moves it.
     Out,
     Queued(M, CallId),
 }
 
+/// A copy of a row to row `to` of the batch's memory.
+pub(crate) struct Move<M> {
+    pub(crate) to: usize,
+    pub(crate) from: Source<M>,
+}
+
+pub(crate) enum Source<M> {
+    /// A row of the same memory.
+    Row(usize),
+    /// A row of a later block, which [`Queue::moved`](super::Queue::moved) returns there.
+    Later(RowAt, M),
+}
+
 impl<B: BlockMemory> Block<B> {
-    pub(super) fn of(rest: B) -> Self {
-        Block { rest, rows: Vec::new(), first_free: 0, out: 0, queued: 0, elements: 0 }
+    pub(super) fn of(memory: B) -> Self {
+        let (rows, calls, lens, moves) = Default::default();
+        Block { memory, rows, calls, lens, moves, first_free: 0, out: 0, queued: 0, elements: 0 }
     }
 
     /// Cuts a row off, which is free.
-    pub(super) fn cut(&mut self) {
-        self.rows.push(Row::Free(self.rest.cut()));
+    fn cut(&mut self) {
+        self.rows.push(Row::Free(self.memory.cut()));
+    }
+
+    /// Cuts rows off until there are `count`.
+    pub(crate) fn cut_up_to(&mut self, count: usize) {
+        while self.rows.len() < count {
+            self.cut();
+        }
+    }
+
+    /// Removes all rows, whose memory is whole again.
+    pub(super) fn empty(&mut self) {
+        self.rows.clear();
+        self.calls.clear();
+        self.lens.clear();
+        (self.first_free, self.out, self.queued, self.elements) = (0, 0, 0, 0);
     }
 
     pub(super) fn take_free(&mut self) -> (usize, B::Row) {
@@ -84,16 +124,8 @@ impl<B: BlockMemory> Block<B> {
         call
     }
 
-    pub(super) fn calls(&self) -> impl Iterator<Item = (usize, CallId)> {
+    pub(super) fn queued_calls(&self) -> impl Iterator<Item = (usize, CallId)> {
         self.rows.iter().enumerate().filter_map(|(row, at)| Some((row, at.call()?)))
-    }
-
-    pub(super) fn into_memory(self) -> (Vec<B::Row>, B) {
-        let memory = |row| match row {
-            Row::Free(memory) | Row::Queued(memory, _) => memory,
-            Row::Out => unreachable!("all memory is back"),
-        };
-        (self.rows.into_iter().map(memory).collect(), self.rest)
     }
 }
 
@@ -102,6 +134,14 @@ impl<M> Row<M> {
         match self {
             Row::Queued(_, call) => Some(*call),
             _ => None,
+        }
+    }
+
+    /// Returns the memory of a row of a batch.
+    pub(crate) fn memory_mut(&mut self) -> &mut M {
+        match self {
+            Row::Free(memory) | Row::Queued(memory, _) => memory,
+            Row::Out => unreachable!("all memory is back"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! batch says whose rows it has. Each piece of memory also has an identity, so that none is lost
 //! or in two places. A slot that waits looks again only if it was woken or its time has come.
 
-use super::{BlockMemory, Claim, Ended, Next, Queue, Source, TIMER};
+use super::{Block, BlockMemory, Claim, Ended, Next, Queue, Row, Source, TIMER};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,8 +72,8 @@ enum Slot {
     Free,
     Waiting(Arc<Flag>, Option<Instant>),
     Ended,
-    Moving(super::Batch<Rest>),
-    Running(super::Batch<Rest>, Instant),
+    Moving(Box<Block<Rest>>),
+    Running(Box<Block<Rest>>, Instant),
 }
 
 struct History {
@@ -231,14 +231,14 @@ impl History {
         }
         match slot {
             Slot::Moving(batch) => self.slots[at] = self.make_moves(batch),
-            Slot::Running(batch, since) => {
+            Slot::Running(mut batch, since) => {
                 let waited = self.waited(&batch, since);
                 assert_eq!(self.queue.is_wanted(&batch.calls), !waited.is_empty());
                 #[cfg(feature = "metrics")]
                 assert_eq!(self.queue.waited(&batch.calls, since), waited);
                 wake(self.queue.ran(self.now - since));
-                for (row, call) in batch.calls.into_iter().enumerate() {
-                    let number = batch.rows[row].says.expect("its row was written");
+                for (row, &call) in batch.rows.iter_mut().zip(&batch.calls) {
+                    let number = row.memory_mut().says.expect("its row was written");
                     let is_refused = self.queue.answer(call, number).is_err();
                     match self.calls.get_mut(&number) {
                         Some(known) if known.has_left => {
@@ -254,15 +254,19 @@ impl History {
                         None => assert!(is_refused),
                     }
                 }
-                self.queue.give_back(whole(batch.rows, batch.rest, self.max_rows));
+                make_whole(&mut batch, self.max_rows);
+                self.queue.give_back(batch);
             }
             slot => self.slots[at] = slot,
         }
     }
 
     /// Returns how long the calls of a running batch were queued, but for those that have ended.
-    fn waited(&self, batch: &super::Batch<Rest>, taken: Instant) -> Vec<Duration> {
-        let numbers = batch.rows.iter().take(batch.calls.len()).map(|row| row.says.expect("it was written"));
+    fn waited(&self, batch: &Block<Rest>, taken: Instant) -> Vec<Duration> {
+        let numbers = batch.rows.iter().take(batch.calls.len()).map(|row| match row {
+            Row::Free(memory) | Row::Queued(memory, _) => memory.says.expect("it was written"),
+            Row::Out => panic!("all memory is back"),
+        });
         let known = numbers.filter_map(|number| self.calls.get(&number));
         let running = known.filter(|call| call.told == Told::Running && !call.has_left);
         running.map(|call| taken - call.queued_at).collect()
@@ -311,7 +315,7 @@ impl History {
     }
 
     /// Checks the number and the lengths of a batch's rows against those that were queued.
-    fn is_as_full_as_it_can_be(&self, batch: &super::Batch<Rest>, queued: &[usize]) {
+    fn is_as_full_as_it_can_be(&self, batch: &Block<Rest>, queued: &[usize]) {
         let most = queued.len().min(self.max_rows);
         let Some(max_elements) = self.max_elements else {
             assert!(batch.calls.len() == most && batch.lens.is_empty());
@@ -329,13 +333,15 @@ impl History {
         assert!(batch.calls.len() == most || left.any(|known| taken + known.len > max_elements));
     }
 
-    fn make_moves(&mut self, mut batch: super::Batch<Rest>) -> Slot {
+    fn make_moves(&mut self, mut batch: Box<Block<Rest>>) -> Slot {
         let mut emptied = Vec::new();
         for made in std::mem::take(&mut batch.moves) {
             match made.from {
-                Source::Row(row) => batch.rows[made.to].says = batch.rows[row].says.take(),
+                Source::Row(row) => {
+                    batch.rows[made.to].memory_mut().says = batch.rows[row].memory_mut().says.take();
+                }
                 Source::Later(at, mut memory) => {
-                    batch.rows[made.to].says = memory.says.take();
+                    batch.rows[made.to].memory_mut().says = memory.says.take();
                     emptied.push((at, memory));
                 }
             }
@@ -343,8 +349,8 @@ impl History {
         wake(self.queue.moved(emptied));
         self.permits += batch.calls.len();
         let mut seen = BTreeSet::new();
-        for (row, call) in batch.calls.iter().enumerate() {
-            let number = batch.rows[row].says.expect("the batch is a prefix");
+        for (row, call) in batch.rows.iter_mut().zip(&batch.calls) {
+            let number = row.memory_mut().says.expect("the batch is a prefix");
             assert!(seen.insert(number), "a row is there once");
             // It may have been ended meanwhile.
             if let Some(known) = self.calls.get(&number) {
@@ -464,22 +470,23 @@ impl History {
         assert_eq!(self.permits, permits);
         assert!(self.queue.calls.is_empty());
         let mut firsts = BTreeSet::new();
-        for block in self.queue.spare {
-            let (rows, rest) = block.into_memory();
-            firsts.insert(whole(rows, rest, self.max_rows).0.start);
+        for mut block in self.queue.spare {
+            make_whole(&mut block, self.max_rows);
+            firsts.insert(block.memory.0.start);
         }
         let blocks = permits.div_ceil(self.rows_of_block) + self.slots.len();
         assert_eq!(firsts.len(), blocks, "all blocks are back");
     }
 }
 
-/// Returns a block whose rows are all there.
-fn whole(rows: Vec<Memory>, rest: Rest, max_rows: usize) -> Rest {
-    let mut ids: Vec<_> = rows.into_iter().map(|row| row.id).chain(rest.0).collect();
+/// Makes one piece of a block's memory, all of which is there.
+fn make_whole(block: &mut Block<Rest>, max_rows: usize) {
+    let cut = block.rows.iter_mut().map(|row| row.memory_mut().id);
+    let mut ids: Vec<_> = cut.chain(block.memory.0.clone()).collect();
     ids.sort_unstable();
     let first = ids[0];
     assert!(first.is_multiple_of(max_rows) && ids.iter().copied().eq(first..first + max_rows), "{ids:?}");
-    Rest(first..first + max_rows)
+    block.memory = Rest(first..first + max_rows);
 }
 
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
