@@ -133,8 +133,7 @@ fn copy<T: Element>(from: &[T], to: &mut [T]) {
 }
 
 fn tensor<T: TensorElement<Stored = T> + Element>(buffer: &Buffer<T>, shape: &Shape, rows: usize) -> Tensor {
-    let sizes: Vec<usize> = [rows].into_iter().chain(shape.iter().copied()).collect();
-    Tensor::from_buffer(buffer.clone(), sizes).expect("a batch has a whole number of samples")
+    Tensor::from_buffer(buffer.clone(), shape.of_rows(rows)).expect("a batch has a whole number of samples")
 }
 
 mod sealed {

@@ -22,6 +22,14 @@ impl Shape {
         sizes[0] = first;
         Shape(sizes)
     }
+
+    /// Returns the shape of `rows` values of this shape, one behind the other.
+    pub(crate) fn of_rows(&self, rows: usize) -> Self {
+        let mut sizes = SmallVec::with_capacity(1 + self.0.len());
+        sizes.push(rows);
+        sizes.extend_from_slice(&self.0);
+        Shape(sizes)
+    }
 }
 
 impl Deref for Shape {
