@@ -230,8 +230,8 @@ impl<B: BlockMemory, A> Queue<B, A> {
             let fits = self.max_elements.is_none_or(|most| block.elements + len <= most);
             fits && block.out + block.queued < self.max_rows
         };
-        let at = self.blocks.iter().skip(closed).position(|block| has_room(block));
-        let at = at.map_or(self.blocks.len(), |at| at + closed);
+        let at = (closed..self.blocks.len()).find(|at| has_room(&self.blocks[*at]));
+        let at = at.unwrap_or(self.blocks.len());
         if at == self.blocks.len() {
             let block = self.spare.pop().expect("there are rows for all permits");
             self.blocks.push_back(block);
@@ -257,9 +257,8 @@ impl<B: BlockMemory, A> Queue<B, A> {
         self.writing -= 1;
         self.queued += 1;
         self.elements += entry.len;
-        let due = self.due_of(call);
         let looks_again_at = self.takers.last()?.looks_again_at;
-        let wakes = match (self.is_taking, due, looks_again_at) {
+        let wakes = match (self.is_taking, self.due_of(call), looks_again_at) {
             (true, ..) => self.is_whole(),
             (false, Some(due), Some(at)) => due < at,
             (false, Some(_), None) => true,
@@ -552,9 +551,12 @@ impl<B: BlockMemory, A> Queue<B, A> {
     /// Answers a running call. Returns its task, or the answer if its caller left or has another
     /// answer.
     pub(crate) fn answer(&mut self, call: CallId, answer: A) -> Result<Option<Waker>, A> {
-        match self.state(call) {
-            Some(State::Running(_)) => Ok(self.end(call, Ended::Answered(answer))),
-            Some(State::Left) => {
+        match self.calls.get_mut(call.0) {
+            Some(entry) if matches!(entry.state, State::Running(_)) => {
+                entry.state = State::Answered(Ended::Answered(answer));
+                Ok(entry.waker.take())
+            }
+            Some(Call { state: State::Left, .. }) => {
                 self.calls.remove(call.0);
                 Err(answer)
             }

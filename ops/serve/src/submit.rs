@@ -91,19 +91,20 @@ where
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServeError::Late);
         }
-        let permit = match reserved {
-            Some(permit) => permit,
-            None => shared.permits.clone().try_acquire_owned().map_err(|_| shared.why_not_queued())?,
-        };
         let span = if enabled!(target: TARGET, Level::DEBUG) { Span::current().id() } else { None };
-        let claim = shared.queue.lock().claim(len, self.deadline, span);
-        let Some(mut claim) = claim else { return Err(shared.end.lock().error()) };
         // From here on the queue counts the permit.
-        permit.forget();
+        match reserved {
+            Some(permit) => permit.forget(),
+            None => shared.permits.try_acquire().map_err(|_| shared.why_not_queued())?.forget(),
+        }
+        let claim = shared.queue.lock().claim(len, self.deadline, span);
+        let mut claimed = Claimed { shared, claim };
+        let Some(claim) = &mut claimed.claim else {
+            shared.permits.add_permits(1);
+            return Err(shared.end.lock().error());
+        };
         I::clear(&mut claim.memory, used);
-        let mut claimed = Claimed { shared, claim: Some(claim) };
-        let row = &mut claimed.claim.as_mut().expect("it is queued below").memory;
-        writer(I::slots(row, used)).map_err(ServeError::Writer)?;
+        writer(I::slots(&mut claim.memory, used)).map_err(ServeError::Writer)?;
         // Before the claim is taken out: cloning a waker may panic.
         let (now, waker) = (shared.now(), cx.waker().clone());
         let claim = claimed.claim.take().expect("it is queued once");
@@ -163,7 +164,9 @@ where
     fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Outcome<O>> {
         if let Some(writer) = self.writer.take() {
             // First of all, since this panics outside of tokio.
-            self.timer = self.deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            if let Some(deadline) = self.deadline {
+                self.timer = Some(Box::pin(sleep_until(deadline)));
+            }
             self.call = Some(self.queue(writer, cx)?);
             if self.timer.is_none() {
                 return Poll::Pending;
@@ -206,7 +209,7 @@ impl<I: Rows, O: Rows, W> Submit<I, O, W> {
 
 impl<I: Rows, O: Rows, W> Drop for Submit<I, O, W> {
     fn drop(&mut self) {
-        if self.leave() {
+        if self.call.is_some() && self.leave() {
             self.handle.shared.counts.left();
         }
     }
