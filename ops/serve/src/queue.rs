@@ -377,7 +377,8 @@ impl<B: BlockMemory, A> Queue<B, A> {
         if self.is_at_end() {
             return Next::End;
         }
-        let is_due = at_once || self.is_taking || self.is_closed || self.is_full();
+        let waits = !self.max_wait.is_zero() && !self.is_closed && !self.is_full();
+        let is_due = at_once || self.is_taking || !waits;
         // The time of the earliest row. If this is `None`, there is no row.
         let due = if is_due && self.queued > 0 { Some(now) } else { self.due() };
         let mut looks_again_at = due;
