@@ -2,8 +2,11 @@
 
 use crate::support::software::in_child;
 use crate::with_outside_devices;
+use futures::FutureExt;
+use futures::executor::block_on;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber, info_span};
@@ -83,6 +86,21 @@ fn put_ops(device: &Device, other: &Stream) -> Result<()> {
     })
 }
 
+/// Awaits an op that is held at the first poll. Its end is reported when the task goes on.
+fn await_held_op(device: &Device, steps: &Steps) -> Result<()> {
+    let stream = device.new_stream()?;
+    let x = stream.alloc::<f32>(1000)?;
+    let gate = stream.hold()?;
+    let mut fill = pin!(stream.fill(&x, 1.0).into_future());
+    assert!(fill.as_mut().now_or_never().is_none());
+    gate.open();
+    block_on(fill)?;
+    let ends =
+        steps.0.lock().unwrap().drain(..).filter(|step| (&*step.op, &*step.phase) == ("fill", "end")).count();
+    assert_eq!(ends, 1, "on {}", device.id());
+    Ok(())
+}
+
 #[test]
 fn every_step_of_an_op_is_in_the_span_of_its_call_and_its_end_has_its_time() {
     in_child(&[], || {
@@ -91,6 +109,7 @@ fn every_step_of_an_op_is_in_the_span_of_its_call_and_its_end_has_its_time() {
         let runtime = with_outside_devices(Runtime::builder(), 1).build().unwrap();
         let other = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         for id in [DeviceId::Cpu(0), DeviceId::Other { backend: BACKEND, ordinal: 0 }, DeviceId::Cuda(0)] {
+            await_held_op(&runtime.device(id).unwrap(), &steps).unwrap();
             put_ops(&runtime.device(id).unwrap(), &other).unwrap();
             let mut spans = BTreeMap::<_, Vec<_>>::new();
             for step in steps.0.lock().unwrap().drain(..).filter(|step| step.op != "hold") {

@@ -2,9 +2,10 @@
 
 use crate::support::says;
 use crate::{contract, refused};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use warpline::Priority;
 use warpline::prelude::*;
+use warpline::{Priority, writes};
 
 /// A list to which host functions append when they run.
 #[derive(Clone, Default)]
@@ -45,6 +46,13 @@ contract! {
             assert_eq!(count(&device.op_stats()), count(&before) + 1, "{kind:?}");
         }
         assert_eq!(device.op_stats().enqueued, held.enqueued, "a refused op does not count");
+        // A refusal that becomes that of a call on several pieces of memory counts once.
+        let refused = device.op_stats().refused;
+        let none: [&Buffer<f32>; 0] = [];
+        let error = stream.alloc::<u8>(1 << 60).unwrap_err();
+        let _ = stream.refuse_writes(error, writes(none));
+        let count = |refused: &BTreeMap<_, u64>| refused.values().sum::<u64>();
+        assert_eq!(count(&device.op_stats().refused), count(&refused) + 1);
 
         for fill in fills {
             fill.await?;

@@ -119,7 +119,9 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 ///
 /// The states of device memory are `live`, `cached`, `graphs`, `budgets` (granted) and
 /// `budgets_used`. A `kind` is the name of an [`ErrorKind`](warpline_runtime::ErrorKind), such as
-/// `OutOfMemory`. Ops have no kind here, since nothing is counted where they are enqueued.
+/// `OutOfMemory`. [`OpStats`](warpline_runtime::OpStats) says what is counted. Ops have no kind
+/// here, since nothing is counted where they are enqueued. Several runtimes that open one device
+/// share its figures: a counter shows the highest of theirs.
 pub fn record_device_metrics(device: &Device) {
     describe_gauge!(UP, "Whether the device accepts work");
     describe_counter!(OPS, Unit::Count, "Ops that the device's streams have accepted");

@@ -193,7 +193,7 @@ impl Device {
             for core in device.runtime.streams().iter().filter(|core| Arc::ptr_eq(&core.device, device)) {
                 let issued = core.issued();
                 accepted += issued;
-                // What a failed device was to run never ends.
+                // Ops of a failed device never end.
                 if core.fault().is_none() {
                     in_flight += issued.saturating_sub(core.completed());
                 }

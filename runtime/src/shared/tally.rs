@@ -20,9 +20,10 @@ pub struct OpStats {
     /// The number of those that have not ended, as far as the host knows. On a CUDA device it may
     /// learn that an op has ended only when something awaits that op or a later one.
     pub in_flight: u64,
-    /// The number of ops and allocations that were refused, by the kind of the error. Among them
-    /// are the calls that a failed device refuses, but not the ops that were in flight when it
-    /// failed.
+    /// The number of ops and allocations of device memory that were refused, by the kind of the
+    /// error. Among them are the calls that a failed device refuses, but not the ops that were in
+    /// flight when it failed. Refused waits, pinned memory, budgets, steps of a capture, and calls
+    /// on tensors whose arguments do not fit together are not counted.
     pub refused: BTreeMap<ErrorKind, u64>,
 }
 
@@ -42,18 +43,19 @@ impl Tally {
         *self.refused.lock().entry(error.kind()).or_default() += 1;
     }
 
-    /// Adds the ops of a stream that leaves the runtime, before it does.
-    pub(crate) fn leaves(&self, issued: Ticket) {
-        self.former.fetch_add(issued, Ordering::Relaxed);
+    /// Adds the ops of a stream that has left the runtime. Not before, or both numbers of `stats`
+    /// could have them.
+    pub(crate) fn left(&self, issued: Ticket) {
+        self.former.fetch_add(issued, Ordering::Release);
     }
 
     /// Returns the statistics. `present` returns the numbers of the ops that the present streams
     /// have accepted, and of those in flight.
     pub(crate) fn stats(&self, present: impl FnOnce() -> (u64, u64)) -> OpStats {
-        // Before the present streams, so that none counts twice.
-        let former = self.former.load(Ordering::Relaxed);
+        // Before the present streams, so that none counts twice: `left` comes after a stream's leave.
+        let former = self.former.load(Ordering::Acquire);
         let (accepted, in_flight) = present();
-        // A stream that left meanwhile is counted the next time.
+        // A stream that left meanwhile is counted the next time. Until then the highest number stands.
         let enqueued = former + accepted;
         let before = self.reported.fetch_max(enqueued, Ordering::Relaxed);
         OpStats { enqueued: enqueued.max(before), in_flight, refused: self.refused.lock().clone() }

@@ -231,8 +231,7 @@ fn alloc_unspecified(
 
 /// Does the same for memory that stays when the scope of the caller's budget ends.
 pub(crate) fn alloc_outside(core: &Arc<StreamCore>, site: Site, len_bytes: usize) -> Result<Arc<Allocation>> {
-    let allocation = alloc_unspecified(core, site, len_bytes, |_| None);
-    allocation.inspect_err(|error| core.device.tally.refuses(error))
+    alloc_unspecified(core, site, len_bytes, |_| None)
 }
 
 #[cold]

@@ -205,7 +205,7 @@ impl Stream {
         const WHY: &str = "the stream is being captured, and a capture cannot see what foreign \
             work enqueues; do it between launches";
         let begun = core.refuse_captured(site, WHY).and_then(|()| core.capture(site));
-        let begun = begun.map_err(|error| core.mark(&operands, error.at(site), false));
+        let begun = begun.map_err(|error| core.refuse_op(&operands, error.at(site), false));
         let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
             Some(native) => turn.enqueue_native(site, &operands, native, f),
             None => turn.enqueue(site, &operands, f),
@@ -281,7 +281,7 @@ impl<'a> Turn<'a> {
     #[cold]
     fn refused(&self, site: Site, operands: &[Operand<'_>], error: &DriverError, everybodys: bool) -> Error {
         let error = self.core.refused(site, error).at(site);
-        self.core.mark(operands, error, everybodys)
+        self.core.refuse_op(operands, error, everybodys)
     }
 
     fn enqueue(self, site: Site, operands: &[Operand<'_>], f: impl FnOnce(&mut RawStream)) -> Result<Place> {

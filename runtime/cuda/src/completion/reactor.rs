@@ -143,16 +143,17 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
                 each.timeline.let_pass(each.track.passed());
             }
             let reached = each.track.reached();
+            // Before the tasks are woken, so that a task that awaited an op finds its end reported.
+            if !each.track.spans.is_empty()
+                && let Some(_inside) = warpline_driver::process::enter_driver()
+            {
+                each.track.tell_spans();
+            }
             if reached > each.timeline.completed() {
                 each.timeline.complete_shared(reached);
                 each.quiet_since = now;
                 checks.moved(each.track.context, now);
                 moved = true;
-            }
-            if !each.track.spans.is_empty()
-                && let Some(_inside) = warpline_driver::process::enter_driver()
-            {
-                each.track.tell_spans();
             }
             !each.track.rest(&each.timeline)
         });

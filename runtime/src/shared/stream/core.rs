@@ -216,7 +216,10 @@ impl StreamCore {
             state = self.lock_slowly(state, site, turn)?;
         }
         self.device.ensure_open()?;
-        state.caller = caller;
+        // Mostly nobody listens, and the field is left as it is.
+        if caller.is_some() {
+            state.caller = caller;
+        }
         Ok(state)
     }
 
@@ -306,7 +309,7 @@ impl StreamCore {
     ) -> Result<Ticket, DriverError> {
         state.before_submit(&self.progress);
         let ticket = state.tip.issued + 1;
-        let caller = state.caller.take();
+        let caller = if op_events::listened_to() { state.caller.take() } else { None };
         // The command is built in the call that hands it over, because it is large.
         let submitted = match &mut state.backlog {
             // SAFETY: `submit` asks that every address is valid for its access until the ticket is
@@ -456,8 +459,8 @@ impl Drop for Retire {
             return;
         }
         self.core.device.runtime.observed.retire(self.core.id);
-        self.core.device.tally.leaves(self.core.issued());
         self.core.device.runtime.leave(self.core.id);
+        self.core.device.tally.left(self.core.issued());
         if self.core.admission.is_borrowed() {
             self.core.device.runtime.host_code.forget(Use { stream: self.core.id, ticket: 0 });
         }

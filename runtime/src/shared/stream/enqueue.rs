@@ -286,7 +286,7 @@ impl StreamCore {
         }
         drop(state);
         forgotten.unwrap_or_default().run();
-        self.mark(request.operands, self.refused(request.site, error).at(request.site), halfway)
+        self.refuse_op(request.operands, self.refused(request.site, error).at(request.site), halfway)
     }
 
     /// Refuses an op that uses memory of `device`, if that device has failed. Writes that a failed
@@ -322,7 +322,7 @@ impl StreamCore {
     /// Marks what a refused op would have written, and notes in the error which op it was.
     #[cold]
     fn not_written(&self, request: &Request<'_>, error: Error) -> Error {
-        self.mark(request.operands, error.at(request.site), false)
+        self.refuse_op(request.operands, error.at(request.site), false)
     }
 
     /// Refuses an op with an error that was found before it was enqueued.
@@ -330,6 +330,16 @@ impl StreamCore {
     pub(crate) fn refuse(&self, request: &Request<'_>, error: Error) -> Error {
         let elsewhere = self.capture(request.site).err();
         self.not_written(request, elsewhere.unwrap_or(error))
+    }
+
+    /// Counts a refused op, and marks what it would have written. A refused step of a capture is not
+    /// counted.
+    #[cold]
+    pub(crate) fn refuse_op(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
+        if !self.is_captured() {
+            self.device.tally.refuses(&error);
+        }
+        self.mark(operands, error, everybodys)
     }
 
     /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
@@ -341,7 +351,6 @@ impl StreamCore {
             // A refused step of a capture fails the capture.
             return error;
         }
-        self.device.tally.refuses(&error);
         let written = |operand: &&Operand<'_>| operand.access.writes() && !operand.range.is_empty();
         let mut written: SmallVec<[&Operand<'_>; 2]> = operands.iter().filter(written).collect();
         let everybodys = everybodys || self.device.runtime.mode == OrderMode::Wait;
