@@ -12,13 +12,13 @@
 //! `host`, with the runtime 0.
 //!
 //! All events of an op are in the span of the call that enqueued it, whichever thread emits them,
-//! if that span is still open. A CUDA device may report the last ops of a span after it has closed.
-//! The span's number means nothing to another subscriber. `end` has the field `took_ns`: how long
-//! the device ran the op, in nanoseconds.
+//! if that span is still open. A CUDA device may report the last ops of a span after it has
+//! closed. The span's number means nothing to another subscriber. `end` has the field `took_ns`:
+//! how long the device ran the op, in nanoseconds.
 //!
 //! On CUDA devices `start` and `end` are emitted once the op has finished, by a thread of the
-//! runtime or by one that synchronizes, before a task that awaits the op is woken. They have one more field, `ago_ns`: how long ago the op
-//! started or ended, in nanoseconds.
+//! runtime or by one that synchronizes, before a task that awaits the op is woken. They have one
+//! more field, `ago_ns`: how long ago the op started or ended, in nanoseconds.
 //!
 //! The enqueuing call emits `enqueue` and `edge` once the op is on its stream, with no lock held.
 //! The device may have started the op by then.

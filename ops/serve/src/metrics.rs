@@ -112,8 +112,8 @@ impl<I: Rows, O: Rows> Batcher<I, O> {
 /// |---|---|
 /// | `warpline_device_up` | gauge: 1 while the device accepts work, otherwise 0 |
 /// | `warpline_device_ops_total` | counter: ops that its streams have accepted |
-/// | `warpline_device_ops_in_flight` | gauge: those that have not ended, as far as the host knows |
-/// | `warpline_device_refusals_total` | counter: ops and allocations that were refused, by `kind` |
+/// | `warpline_device_ops_in_flight` | gauge: those that are not known to have ended |
+/// | `warpline_device_refusals_total` | counter, by `kind`: refused ops and allocations |
 /// | `warpline_device_memory_bytes` | gauge, by `state`, of which there are five |
 /// | `warpline_pinned_memory_bytes` | gauge, by `state`: `live` and `cached` |
 ///

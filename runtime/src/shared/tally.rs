@@ -1,7 +1,8 @@
 //! Counts of a device's ops and refusals.
 //!
-//! Nothing is counted per op: the ops of a stream are its tickets. A stream that leaves the runtime
-//! adds them to those of former streams. Refusals are counted one by one, where errors are made.
+//! Nothing is counted per op: the ops of a stream are its tickets. A stream that leaves the
+//! runtime adds them to those of former streams. Refusals are counted one by one, where errors are
+//! made.
 #![forbid(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -52,10 +53,12 @@ impl Tally {
     /// Returns the statistics. `present` returns the numbers of the ops that the present streams
     /// have accepted, and of those in flight.
     pub(crate) fn stats(&self, present: impl FnOnce() -> (u64, u64)) -> OpStats {
-        // Before the present streams, so that none counts twice: `left` comes after a stream's leave.
+        // Before the present streams, so that none counts twice: `left` comes after a stream's
+        // leave.
         let former = self.former.load(Ordering::Acquire);
         let (accepted, in_flight) = present();
-        // A stream that left meanwhile is counted the next time. Until then the highest number stands.
+        // A stream that left meanwhile is counted the next time. Until then the highest number
+        // stands.
         let enqueued = former + accepted;
         let before = self.reported.fetch_max(enqueued, Ordering::Relaxed);
         OpStats { enqueued: enqueued.max(before), in_flight, refused: self.refused.lock().clone() }

@@ -332,8 +332,8 @@ impl StreamCore {
         self.not_written(request, elsewhere.unwrap_or(error))
     }
 
-    /// Counts a refused op, and marks what it would have written. A refused step of a capture is not
-    /// counted.
+    /// Counts a refused op, and marks what it would have written. A refused step of a capture is
+    /// not counted.
     #[cold]
     pub(crate) fn refuse_op(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
         if !self.is_captured() {
