@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -60,6 +61,14 @@ def forward(weights, pixels):
     return linear(weights, 2, [max(value, 0) for value in hidden])
 
 
+def until(condition, seconds, what):
+    """Waits until a condition holds. Fails with its name if it does not within so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"after {seconds} s still waiting for: {what}"
+        time.sleep(0.01)
+
+
 class Process:
     """A service, and the address that it says it listens on."""
 
@@ -85,9 +94,21 @@ class Process:
         tensor = {"name": "pixels", "shape": [rows, 64], "datatype": "FP32", "data": pixels * rows}
         return self.ask("/v2/models/digits/infer", json.dumps({"inputs": [tensor]}).encode())
 
+    def queues(self, rows):
+        """Waits until this many rows are queued."""
+        line = f'warpline_batcher_queued_rows{{batcher="digits"}} {rows}\n'
+        until(lambda: line in self.ask("/metrics")[1], 60, f"{rows} queued rows")
+
+    def fails(self):
+        """Asks until a request is not answered."""
+        until(lambda: self.infer()[0] != 200, 60, "a request without an answer")
+
     def ends(self, status, *parts):
         """Checks the exit status, and that the output has these parts."""
-        output, _ = self.process.communicate(timeout=60)
+        try:
+            output, _ = self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"after 60 s still waiting for: exit status {status}") from None
         output = self.line + output
         assert self.process.returncode == status, f"{self.process.returncode}, not {status}: {output}"
         for part in parts:
@@ -145,8 +166,7 @@ def check(start, path):
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(service.infer()))
     waiting.start()
-    while 'warpline_batcher_queued_rows{batcher="digits"} 1\n' not in service.ask("/metrics")[1]:
-        pass
+    service.queues(1)
     service.process.send_signal(signal.SIGTERM)
     service.ends(0, "all accepted requests were answered")
     waiting.join()
@@ -158,8 +178,7 @@ def check(start, path):
     service = start("--max-wait-us", "50000000", "--drain-seconds", "0", *rows)
     waiting = threading.Thread(target=lambda: service.infer(19999))
     waiting.start()
-    while 'warpline_batcher_queued_rows{batcher="digits"} 19999\n' not in service.ask("/metrics")[1]:
-        pass
+    service.queues(19999)
     service.process.send_signal(signal.SIGTERM)
     service.ends(4, "stopped at the deadline")
     waiting.join()
@@ -171,14 +190,12 @@ def check(start, path):
 
 def check_faults(start):
     service = start("--fail-at-op", "60")
-    while service.infer()[0] == 200:
-        pass
+    service.fails()
     service.ends(3, "the fault plan asked for it")
     print("a device fault: 3")
 
     service = start("--fail-at-op", "60", "--on-fault", "stay")
-    while service.infer()[0] == 200:
-        pass
+    service.fails()
     for _ in range(3):
         status, why = service.infer()
         assert status == 503 and "the fault plan asked for it" in why, why
