@@ -177,7 +177,10 @@ impl Service {
     pub(crate) fn why_not_ready(&self) -> Option<String> {
         match self.device.health() {
             HealthState::Failing(fault) => Some(format!("{} has failed: {fault}", self.device.id())),
-            HealthState::Ready if !self.is_stopping.load(Ordering::Acquire) => None,
+            HealthState::Ready if !self.is_stopping.load(Ordering::Acquire) => {
+                let closed = || "the batcher accepts no more rows; restart the service".to_owned();
+                (!self.batcher.is_open()).then(closed)
+            }
             _ => Some("the service is stopping".to_owned()),
         }
     }

@@ -221,6 +221,20 @@ fn a_service_whose_device_fails_while_it_loads_does_not_start() {
 }
 
 #[test]
+fn a_service_whose_batcher_is_closed_is_not_ready() {
+    test(async {
+        let rig = Rig::new().await;
+        rig.get("/v2/health/ready").await.ok();
+        rig.service.batcher.drain(tokio::time::Instant::now()).await;
+        let down = StatusCode::SERVICE_UNAVAILABLE;
+        for path in ["/v2/health/ready", "/v2/models/digits/ready"] {
+            rig.get(path).await.refuses(down, &["the batcher accepts no more rows"]);
+        }
+        rig.get("/v2/health/live").await.ok();
+    });
+}
+
+#[test]
 fn a_model_that_fails_or_panics_is_an_error_of_the_server() {
     test(async {
         let rig = Rig::new().await;
