@@ -5,14 +5,19 @@
 
 use crate::service::Service;
 use metrics::{describe_gauge, gauge, with_local_recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::iter::successors;
 use std::pin::pin;
 use warpline::serve::record_device_metrics;
 
 const READY: &str = "warpline_serve_ready";
 const VERSION: &str = "warpline_serve_model_version";
+
+/// The upper bounds of the buckets of times, in seconds.
+const SECONDS: [f64; 16] =
+    [1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The recorder of a service.
 pub(crate) struct Figures {
@@ -21,14 +26,23 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn new() -> Self {
-        let recorder = PrometheusBuilder::new().build_recorder();
+    /// Makes the recorder of a service whose batches have at most this many rows.
+    ///
+    /// # Errors
+    /// If the exporter refuses the bounds of a histogram.
+    pub(crate) fn new(max_rows: usize) -> anyhow::Result<Self> {
+        // Without bounds the exporter renders summaries, and quantiles of several processes cannot
+        // be combined.
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&SECONDS)?
+            .set_buckets_for_metric(Matcher::Suffix("_rows".to_owned()), &rows(max_rows))?
+            .build_recorder();
         let handle = recorder.handle();
         with_local_recorder(&recorder, || {
             describe_gauge!(READY, "1 if requests are answered, and 0 otherwise");
             describe_gauge!(VERSION, "The version of the model");
         });
-        Figures { recorder, handle }
+        Ok(Figures { recorder, handle })
     }
 
     /// Polls a future with the recorder: a batcher that it builds records its histograms here.
@@ -53,6 +67,12 @@ impl Figures {
     pub(crate) fn keep_up(&self) {
         self.handle.run_upkeep();
     }
+}
+
+/// Returns the upper bounds of the buckets of rows: powers of two, and the largest batch.
+fn rows(max_rows: usize) -> Vec<f64> {
+    let powers = successors(Some(1_usize), |power| power.checked_mul(2));
+    powers.take_while(|power| *power < max_rows).chain([max_rows]).map(|rows| rows as f64).collect()
 }
 
 impl fmt::Debug for Figures {

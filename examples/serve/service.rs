@@ -84,7 +84,7 @@ impl Service {
     pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
         let loader = device.stream().label("loader").build()?;
         let network = Arc::new(Network::load(&settings.model, &loader).await?);
-        let figures = Figures::new();
+        let figures = Figures::new(settings.max_rows)?;
         let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
             .label("digits")
             .max_rows(settings.max_rows)

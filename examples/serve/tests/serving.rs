@@ -234,3 +234,25 @@ fn the_figures_are_those_of_the_moment() {
         assert_eq!(figure("serve_ready").await, 0);
     });
 }
+
+#[test]
+fn histograms_have_buckets_up_to_the_largest_batch() {
+    test(async {
+        let set = |settings: &mut Settings| settings.max_rows = 6;
+        let rig = Rig::with(Runtime::builder(), set).await;
+        rig.infer(&in_json(&Numbers(8).images(3))).await.ok();
+        let text = String::from_utf8(rig.get("/metrics").await.ok().body.to_vec()).unwrap();
+        assert!(!text.contains("quantile="), "{text}");
+        let bounds = |name: &str| {
+            let prefix = format!("warpline_batcher_{name}_bucket{{batcher=\"digits\",le=\"");
+            let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+            lines.map(|line| line.split_once('"').unwrap().0).collect::<Vec<_>>()
+        };
+        assert_eq!(bounds("batch_rows"), ["1", "2", "4", "6", "+Inf"]);
+        for name in ["wait_seconds", "batch_seconds"] {
+            let bounds = bounds(name);
+            assert_eq!((bounds[0], &bounds[15..]), ("0.0001", &["10", "+Inf"][..]), "{name}");
+        }
+        assert!(text.contains("wait_seconds_bucket{batcher=\"digits\",le=\"+Inf\"} 3\n"), "{text}");
+    });
+}
