@@ -1,5 +1,6 @@
 //! The life of the service: it serves until it is asked to stop or its device fails.
 
+use crate::log::warn;
 use crate::routes::routes;
 use crate::service::Service;
 use anyhow::Context;
@@ -102,7 +103,7 @@ async fn keep_up(service: &Service) -> Infallible {
 async fn fault(service: &Service, on_fault: OnFault) -> Error {
     let state = service.device.watch_health().unready().await;
     if let HealthState::Failing(error) = state {
-        eprintln!("{} has failed: {error}", service.device.id());
+        warn(format_args!("{} has failed: {error}", service.device.id()));
         if on_fault == OnFault::Exit {
             return error;
         }

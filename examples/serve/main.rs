@@ -58,6 +58,7 @@
 //! | 2 | wrong arguments |
 //! | 3 | the device has failed; a supervisor starts a new process |
 //! | 4 | SIGTERM or Ctrl-C, and `--drain-seconds` did not suffice |
+//! | 5 | a second SIGTERM or Ctrl-C, which ends the process immediately |
 //!
 //! `--fail-at-op` rehearses a device fault, on a CPU device.
 //!
@@ -83,19 +84,21 @@
 
 mod figures;
 mod life;
+mod log;
 mod network;
 mod protocol;
 mod refused;
 mod routes;
 mod service;
+mod signals;
 #[cfg(test)]
 mod tests;
 
 use anyhow::Context;
 use clap::Parser;
 use life::{Ending, OnFault};
+use log::{say, warn};
 use service::{Service, Settings};
-use std::future::Future;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -147,19 +150,21 @@ struct Options {
 async fn main() -> ExitCode {
     match run(Options::parse()).await {
         Ok(Ending::Drained) => {
-            println!("stopped: all accepted requests were answered");
+            say("stopped: all accepted requests were answered");
             ExitCode::SUCCESS
         }
         Ok(Ending::Left { refused, running }) => {
-            eprintln!("stopped at the deadline: {refused} queued rows were refused, {running} were running");
+            warn(format_args!(
+                "stopped at the deadline: {refused} queued rows were refused, {running} were running"
+            ));
             ExitCode::from(EXIT_LEFT)
         }
         Ok(Ending::Fault(error)) => {
-            eprintln!("stopped after a device fault: {error}");
+            warn(format_args!("stopped after a device fault: {error}"));
             ExitCode::from(EXIT_FAULT)
         }
         Err(error) => {
-            eprintln!("error: {error:#}");
+            warn(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -184,37 +189,12 @@ async fn run(options: Options) -> anyhow::Result<Ending> {
     let service = Arc::new(Service::start(device, settings).await?);
     let address = &options.listen;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    let stop = asked_to_stop()?;
-    println!("listening on http://{}, computing on {}", listener.local_addr()?, service.device);
+    let stop = signals::asked_to_stop()?;
+    say(format_args!("listening on http://{}, computing on {}", listener.local_addr()?, service.device));
     let drain = Duration::from_secs(options.drain_seconds);
     let ending = life::serve(service, listener, stop, drain, options.on_fault).await?;
     if let Ending::Drained = ending {
         runtime.shut_down().await?;
     }
     Ok(ending)
-}
-
-/// Resolves at Ctrl-C or, on Unix, at SIGTERM. The signals are caught from this call on.
-#[cfg(unix)]
-fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        println!("stopping: accepted requests are answered");
-    })
-}
-
-/// Resolves at Ctrl-C.
-#[cfg(not(unix))]
-fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        println!("stopping: accepted requests are answered");
-    })
 }

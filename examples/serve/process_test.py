@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -103,6 +104,17 @@ class Process:
         """Asks until a request is not answered."""
         until(lambda: self.infer()[0] != 200, 60, "a request without an answer")
 
+    def begins(self):
+        """Begins a request whose body does not arrive, and returns its connection."""
+        connection = socket.create_connection(self.address.removeprefix("http://").split(":"), 60)
+        connection.sendall(
+            b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: digits\r\n"
+            b"content-length: 9\r\nexpect: 100-continue\r\n\r\n"
+        )
+        # The service reads the body by now.
+        assert b" 100 " in connection.recv(1024)
+        return connection
+
     def ends(self, status, *parts):
         """Checks the exit status, and that the output has these parts."""
         try:
@@ -183,6 +195,21 @@ def check(start, path):
     service.ends(4, "stopped at the deadline")
     waiting.join()
     print("a signal, and no time to drain: 4")
+
+    service = start()
+    connection = service.begins()
+    # Two different ones, since the kernel merges two of one kind.
+    service.process.send_signal(signal.SIGTERM)
+    service.process.send_signal(signal.SIGINT)
+    service.ends(5, "a second signal")
+    connection.close()
+    print("a second signal: 5")
+
+    service = start()
+    service.process.stdout.close()
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(60) == 0, service.process.returncode
+    print("a signal, and nobody reads the output: 0")
 
     start("--max-queued", "1").ends(1, "max_queued is 1")
     start("--on-fault", "ignore").ends(2, "invalid value 'ignore'")
