@@ -82,7 +82,9 @@
 //! tower = { version = "0.5", features = ["util"] }
 //! ```
 
+mod extract;
 mod figures;
+mod headers;
 mod life;
 mod log;
 mod network;

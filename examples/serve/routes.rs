@@ -3,19 +3,17 @@
 //! A model of another name and a version that is not current are answered with 404. Extensions
 //! that NVIDIA's client knows and this service does not have are answered with 501 and a reason.
 
+use crate::extract::{Named, Whole, body_limit};
+use crate::headers::number;
 use crate::network::PIXELS;
 use crate::protocol::{self, INPUT, JSON_LENGTH, MODEL, Output, Row};
 use crate::refused::Refused;
 use crate::service::Service;
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
-use axum::http::request::Parts;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,49 +86,6 @@ const NOT_IMPLEMENTED: [(&str, &str); 14] = [
     ("/v2/models/{model}/versions/{version}/generate_stream", NO_GENERATE),
 ];
 
-/// Returns the largest body that is read: as many rows as a request may have, in JSON of up to 32
-/// bytes a number, and 64 KiB for the rest.
-pub(crate) fn body_limit(service: &Service) -> usize {
-    service.settings.max_queued.saturating_mul(PIXELS * 32).saturating_add(64 << 10)
-}
-
-/// The model and the version of a path.
-#[derive(Deserialize)]
-struct Named {
-    model: String,
-    version: Option<String>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Named {
-    type Rejection = Refused;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
-        let path = Path::from_request_parts(parts, state).await;
-        path.map(|Path(names)| names).map_err(|rejection| Refused::bad(rejection.body_text()))
-    }
-}
-
-impl Named {
-    /// Checks that this is the model, and no version but the current one.
-    fn check(&self, service: &Service) -> Result<(), Refused> {
-        if self.model != MODEL {
-            let reason = format!("there is no model \"{}\"; this service has \"{MODEL}\"", self.model);
-            return Err(Refused::not_found(reason));
-        }
-        self.check_version(service.version())
-    }
-
-    /// Checks that a request for a version gets that one.
-    fn check_version(&self, served: u64) -> Result<(), Refused> {
-        match &self.version {
-            Some(version) if *version != served.to_string() => Err(Refused::not_found(format!(
-                "version \"{version}\" of \"{MODEL}\" is not served; the current one is {served}"
-            ))),
-            _ => Ok(()),
-        }
-    }
-}
-
 fn as_json(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
 }
@@ -160,13 +115,11 @@ async fn ready(State(service): Served) -> Result<StatusCode, Refused> {
     check_ready(&service).map(|()| StatusCode::OK)
 }
 
-async fn model_ready(State(service): Served, named: Named) -> Result<StatusCode, Refused> {
-    named.check(&service)?;
+async fn model_ready(State(service): Served, _: Named) -> Result<StatusCode, Refused> {
     check_ready(&service).map(|()| StatusCode::OK)
 }
 
-async fn model_metadata(State(service): Served, named: Named) -> Answered {
-    named.check(&service)?;
+async fn model_metadata(State(service): Served, _: Named) -> Answered {
     let outputs = Output::ALL.map(|output| {
         // The protocol writes any number of rows as -1.
         let shape: Vec<_> =
@@ -182,14 +135,8 @@ async fn model_metadata(State(service): Served, named: Named) -> Answered {
     })))
 }
 
-async fn infer(
-    State(service): Served,
-    named: Named,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Answered {
-    named.check(&service)?;
-    let request = protocol::decode(&headers, whole(&service, body)?, service.settings.max_queued)?;
+async fn infer(State(service): Served, named: Named, headers: HeaderMap, Whole(body): Whole) -> Answered {
+    let request = protocol::decode(&headers, body, service.settings.max_queued)?;
     let deadline = deadline(&headers, request.timeout)?;
     let (version, answers) = service.infer(&request.pixels, deadline).await?;
     named.check_version(version)?;
@@ -209,33 +156,9 @@ fn row(answer: &Answer<(f32, i64)>) -> Row<'_> {
     Row { logits, digit: digit[0], batch_rows: answer.batch_rows() }
 }
 
-/// Returns a body that was read completely.
-fn whole(service: &Service, body: Result<Bytes, BytesRejection>) -> Result<Bytes, Refused> {
-    body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Refused::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!(
-                "the body has more than the {} bytes that are accepted; split the request, which may have {} \
-                 rows",
-                body_limit(service),
-                service.settings.max_queued
-            ),
-        ),
-        status => Refused::new(status, rejection.body_text()),
-    })
-}
-
 /// Returns the earlier one of the deadlines that the header and the parameter `timeout` set.
 fn deadline(headers: &HeaderMap, timeout: Option<Duration>) -> Result<Option<Instant>, Refused> {
-    let header = match headers.get(DEADLINE) {
-        None => None,
-        Some(value) => {
-            let millis = value.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-                Refused::bad(format!("{DEADLINE} is {value:?}; expected a number of milliseconds"))
-            })?;
-            Some(Duration::from_millis(millis))
-        }
-    };
+    let header = number(headers, DEADLINE, "a number of milliseconds")?.map(Duration::from_millis);
     let earlier = header.into_iter().chain(timeout).min();
     Ok(earlier.map(|time| Instant::now() + time.min(LONGEST)))
 }
@@ -250,9 +173,8 @@ async fn index(State(service): Served) -> Response {
     }]))
 }
 
-async fn load(State(service): Served, named: Named, body: Result<Bytes, BytesRejection>) -> Answered {
-    named.check(&service)?;
-    refuse_parameters(&whole(&service, body)?)?;
+async fn load(State(service): Served, _: Named, Whole(body): Whole) -> Answered {
+    refuse_parameters(&body)?;
     check_ready(&service)?;
     let version = service.load().await.map_err(|error| {
         let still = service.version();
@@ -276,8 +198,7 @@ fn refuse_parameters(body: &[u8]) -> Result<(), Refused> {
     }
 }
 
-async fn unload(State(service): Served, named: Named) -> Answered {
-    named.check(&service)?;
+async fn unload(_: Named) -> Answered {
     Err(Refused::bad(format!(
         "\"{MODEL}\" is the only model of this service, and is not unloaded; stop the service instead"
     )))

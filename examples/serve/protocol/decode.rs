@@ -3,10 +3,11 @@
 //! A name or a parameter that is unknown is refused rather than ignored.
 
 use super::{INPUT, JSON_LENGTH, Output, Pixels, Request, Wanted};
+use crate::headers::number;
 use crate::network::PIXELS;
 use crate::refused::Refused;
 use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -46,9 +47,8 @@ struct OutputJson {
 /// Decodes an inference request of at most `max_rows` images.
 ///
 /// # Errors
-/// With status 415 for a compressed body; otherwise with 400, and the mistake.
+/// With status 400, and the mistake.
 pub(crate) fn decode(headers: &HeaderMap, body: Bytes, max_rows: usize) -> Result<Request, Refused> {
-    refuse_compression(headers)?;
     let (json, binary) = split(headers, body)?;
     let request: RequestJson = serde_json::from_slice(&json)
         .map_err(|error| Refused::bad(format!("the JSON is not an inference request: {error}")))?;
@@ -61,31 +61,19 @@ pub(crate) fn decode(headers: &HeaderMap, body: Bytes, max_rows: usize) -> Resul
     })
 }
 
-fn refuse_compression(headers: &HeaderMap) -> Result<(), Refused> {
-    match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => Err(Refused::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!(
-                "Content-Encoding is {encoding:?}, and compressed requests are not supported; send the body \
-                 uncompressed"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Splits a body into its JSON and, if the header says that there is, binary data.
 fn split(headers: &HeaderMap, mut body: Bytes) -> Result<(Bytes, Option<Bytes>), Refused> {
-    let Some(value) = headers.get(JSON_LENGTH) else { return Ok((body, None)) };
-    let len = value.to_str().ok().and_then(|text| text.parse::<usize>().ok());
-    match len {
-        Some(0) => Err(Refused::bad(
+    let Some(len) = number(headers, JSON_LENGTH, "the number of bytes of the JSON")? else {
+        return Ok((body, None));
+    };
+    match usize::try_from(len) {
+        Ok(0) => Err(Refused::bad(
             "Inference-Header-Content-Length is 0, and raw binary requests are not supported; send the JSON \
              of the request before its tensors",
         )),
-        Some(len) if len <= body.len() => Ok((body.split_to(len), Some(body))),
+        Ok(len) if len <= body.len() => Ok((body.split_to(len), Some(body))),
         _ => Err(Refused::bad(format!(
-            "Inference-Header-Content-Length is {value:?}, and the body has {} bytes; expected the number of \
+            "Inference-Header-Content-Length is {len}, and the body has {} bytes; expected the number of \
              bytes of the JSON",
             body.len()
         ))),

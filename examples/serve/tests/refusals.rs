@@ -115,7 +115,7 @@ fn binary_data_has_the_lengths_that_its_headers_say() {
         ask(&len, &body[..all - 1]).await.refuses(bad, &["255 bytes follow", "256"]);
         ask(&len, &[&body[..], b"x"].concat()).await.refuses(bad, &["257 bytes follow", "256"]);
         let beyond = (all + 1).to_string();
-        ask(&beyond, &body).await.refuses(bad, &[&format!("\"{beyond}\""), &format!("{all} bytes")]);
+        ask(&beyond, &body).await.refuses(bad, &[&beyond, &format!("{all} bytes")]);
         ask("0", &body).await.refuses(bad, &["raw binary requests are not supported"]);
         ask("-1", &body).await.refuses(bad, &["\"-1\"", "number of bytes"]);
         ask(&(len.parse::<usize>().unwrap() - 1).to_string(), &body).await.refuses(bad, &["EOF"]);
@@ -152,12 +152,51 @@ fn bodies_that_are_compressed_or_too_long_are_refused() {
         let long = in_json(&vec![0.1; 64 * PIXELS]).to_string();
         assert!(long.contains("0.10000000149011612"), "{long}");
         rig.post(INFER, long).await.ok();
-        let limit = crate::routes::body_limit(&rig.service);
+        let limit = crate::extract::body_limit(&rig.service);
         let fits = body.clone() + &" ".repeat(limit - body.len());
         rig.post(INFER, fits.clone()).await.is_by(&rig.reference, &image);
-        rig.post(INFER, fits + " ")
-            .await
-            .refuses(StatusCode::PAYLOAD_TOO_LARGE, &[&limit.to_string(), "64 rows"]);
+        let (too_long, long) = (StatusCode::PAYLOAD_TOO_LARGE, fits + " ");
+        rig.post(INFER, long.clone()).await.refuses(too_long, &[&format!("more than {limit}"), "64 rows"]);
+        let len = long.len().to_string();
+        for path in [INFER, "/v2/repository/models/digits/load"] {
+            let answer = rig.ask(Method::POST, path, &[("content-length", &len)], long.clone()).await;
+            answer.refuses(too_long, &[&format!("{len} bytes"), &format!("at most {limit}")]);
+        }
+    });
+}
+
+#[test]
+fn a_body_that_breaks_off_is_refused_in_json() {
+    test(async {
+        let rig = Rig::new().await;
+        let broken: [Result<&[u8], _>; 2] = [Ok(b"{"), Err("the client has gone")];
+        let body = Body::from_stream(futures::stream::iter(broken));
+        let parts = ["the body was not read", "the client has gone"];
+        rig.post(INFER, body).await.refuses(StatusCode::BAD_REQUEST, &parts);
+        // The body of a request to another model is not read.
+        let body = Body::from_stream(futures::stream::pending::<Result<&[u8], String>>());
+        rig.post("/v2/models/faces/infer", body).await.refuses(StatusCode::NOT_FOUND, &["\"faces\""]);
+    });
+}
+
+#[test]
+fn headers_that_are_sent_twice_or_signed_are_refused() {
+    test(async {
+        let rig = Rig::new().await;
+        let body = in_json(&Numbers(12).images(1)).to_string();
+        for (name, value, again) in [
+            ("content-encoding", "identity", "gzip"),
+            ("deadline-ms", "60000", "1"),
+            (crate::protocol::JSON_LENGTH, &*body.len().to_string(), "1"),
+        ] {
+            let answer = async |headers: &[_]| rig.ask(Method::POST, INFER, headers, body.clone()).await;
+            answer(&[(name, value)]).await.ok();
+            let twice = answer(&[(name, value), (name, again)]).await;
+            twice.refuses(StatusCode::BAD_REQUEST, &[name, "2 times", "once"]);
+        }
+        let signed = rig.ask(Method::POST, INFER, &[("deadline-ms", "+5")], body.clone()).await;
+        signed.refuses(StatusCode::BAD_REQUEST, &["deadline-ms", "\"+5\""]);
+        rig.ask(Method::POST, INFER, &[("content-encoding", "Identity")], body).await.ok();
     });
 }
 
@@ -197,7 +236,9 @@ fn other_models_versions_and_extensions_are_refused() {
         }
         rig.get("/v2/models/%ff").await.refuses(StatusCode::BAD_REQUEST, &["Invalid UTF-8"]);
         rig.get("/v3").await.refuses(StatusCode::NOT_FOUND, &["nothing at /v3"]);
-        rig.get(INFER).await.refuses(StatusCode::METHOD_NOT_ALLOWED, &["does not accept this method"]);
+        let other_method = rig.get(INFER).await;
+        other_method.refuses(StatusCode::METHOD_NOT_ALLOWED, &["does not accept this method"]);
+        assert_eq!(other_method.header("allow"), "POST");
         let repository = "/v2/repository/models";
         rig.post(&format!("{repository}/digits/unload"), "{}")
             .await
