@@ -73,7 +73,7 @@
 //! metrics = "0.24"
 //! metrics-exporter-prometheus = { version = "0.18", default-features = false }
 //! serde = { version = "1", features = ["derive"] }
-//! serde_json = "1"
+//! serde_json = { version = "1", features = ["raw_value"] }
 //! tokio = { version = "1", features = ["full"] }
 //! warpline = { path = "../warpline", features = ["clap", "safetensors", "serve", "test-util"] }
 //!

@@ -10,13 +10,16 @@
 
 mod decode;
 mod encode;
+mod numbers;
+mod parameters;
 
-pub(crate) use decode::decode;
+pub(crate) use decode::{check_load, decode};
 pub(crate) use encode::{Row, encode};
 
 use crate::network::{DIGITS, PIXELS};
 use crate::refused::Refused;
 use axum::body::Bytes;
+use std::fmt::Display;
 use std::time::Duration;
 
 /// The name of the model.
@@ -76,13 +79,6 @@ impl Pixels {
             Pixels::Binary(bytes) => scale(f32s(&bytes[4 * image * PIXELS..]), row),
         }
     }
-
-    fn check(&self) -> Result<(), Refused> {
-        match self {
-            Pixels::Json(values) => check(values.iter().copied()),
-            Pixels::Binary(bytes) => check(f32s(bytes)),
-        }
-    }
 }
 
 fn scale(values: impl Iterator<Item = f32>, row: &mut [f32]) {
@@ -96,16 +92,21 @@ fn f32s(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
-/// Checks that each value is a grey value.
-fn check(values: impl Iterator<Item = f32>) -> Result<(), Refused> {
-    match values.enumerate().find(|(_, value)| !(0.0..=LARGEST).contains(value)) {
-        None => Ok(()),
-        Some((at, value)) => Err(Refused::bad(format!(
-            "pixel {} of row {} is {value}, and grey values are from 0 to {LARGEST}; scale the image",
-            at % PIXELS,
-            at / PIXELS
-        ))),
-    }
+fn is_grey(value: f32) -> bool {
+    (0.0..=LARGEST).contains(&value)
+}
+
+/// Refuses a number that is not a grey value, or not finite.
+fn not_grey(at: usize, value: impl Display) -> Refused {
+    let (pixel, row) = (at % PIXELS, at / PIXELS);
+    Refused::bad(format!(
+        "pixel {pixel} of row {row} is {value}, and grey values are from 0 to {LARGEST}; scale the image"
+    ))
+}
+
+/// Returns the first characters of what a client sent, for an error.
+fn start_of(text: &str) -> &str {
+    text.char_indices().nth(40).map_or(text, |(end, _)| &text[..end])
 }
 
 impl Output {

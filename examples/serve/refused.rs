@@ -5,6 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use warpline::serve::ServeError;
 
+/// The most characters of a reason. Longer ones repeat what the client sent.
+const LONGEST: usize = 1000;
+
 /// A refused request. Its body is `{"error": "<the reason>"}`, as the protocol says.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Refused {
@@ -16,7 +19,12 @@ pub(crate) struct Refused {
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
-        Refused { status, reason: reason.into(), retry_after: None }
+        let mut reason = reason.into();
+        if let Some((end, _)) = reason.char_indices().nth(LONGEST) {
+            reason.truncate(end);
+            reason.push('…');
+        }
+        Refused { status, reason, retry_after: None }
     }
 
     /// A mistake of the client.

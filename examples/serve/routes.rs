@@ -174,28 +174,13 @@ async fn index(State(service): Served) -> Response {
 }
 
 async fn load(State(service): Served, _: Named, Whole(body): Whole) -> Answered {
-    refuse_parameters(&body)?;
+    protocol::check_load(&body)?;
     check_ready(&service)?;
     let version = service.load().await.map_err(|error| {
         let still = service.version();
         Refused::bad(format!("\"{MODEL}\" was not loaded, and version {still} stays: {error:#}"))
     })?;
     Ok(as_json(&json!({ "name": MODEL, "version": version.to_string() })))
-}
-
-/// Checks that a request to load has no configuration and no files.
-fn refuse_parameters(body: &[u8]) -> Result<(), Refused> {
-    if body.is_empty() {
-        return Ok(());
-    }
-    let request: Value = serde_json::from_slice(body)
-        .map_err(|error| Refused::bad(format!("the request to load is not JSON: {error}")))?;
-    match request.get("parameters").and_then(Value::as_object).and_then(|all| all.keys().next()) {
-        None => Ok(()),
-        Some(name) => Err(Refused::bad(format!(
-            "parameter \"{name}\" is not supported: the service reads its own file again; leave it out"
-        ))),
-    }
 }
 
 async fn unload(_: Named) -> Answered {

@@ -4,6 +4,7 @@
 //! network is exact in f32 in any order. Answers are compared bit for bit with a computation in
 //! plain Rust.
 
+mod allocations;
 mod ends;
 mod protocol;
 mod refusals;

@@ -2,46 +2,48 @@
 //!
 //! A name or a parameter that is unknown is refused rather than ignored.
 
-use super::{INPUT, JSON_LENGTH, Output, Pixels, Request, Wanted};
+use super::numbers::numbers;
+use super::parameters::{
+    Parameters, boolean, is_shared_memory, is_zero, no_shared_memory, unknown, unsupported, whole_number,
+};
+use super::{INPUT, JSON_LENGTH, MODEL, Output, Pixels, Request, Wanted, f32s, is_grey, not_grey};
 use crate::headers::number;
 use crate::network::PIXELS;
 use crate::refused::Refused;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 use std::time::Duration;
-
-type Parameters = Map<String, Value>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RequestJson {
+struct RequestJson<'a> {
     id: Option<String>,
+    #[serde(borrow, default)]
+    parameters: Parameters<'a>,
+    inputs: Vec<InputJson<'a>>,
     #[serde(default)]
-    parameters: Parameters,
-    inputs: Vec<InputJson>,
-    #[serde(default)]
-    outputs: Vec<OutputJson>,
+    outputs: Vec<OutputJson<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct InputJson {
+struct InputJson<'a> {
     name: String,
     shape: Vec<i64>,
     datatype: String,
-    #[serde(default)]
-    parameters: Parameters,
-    data: Option<Value>,
+    #[serde(borrow, default)]
+    parameters: Parameters<'a>,
+    data: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OutputJson {
+struct OutputJson<'a> {
     name: String,
-    #[serde(default)]
-    parameters: Parameters,
+    #[serde(borrow, default)]
+    parameters: Parameters<'a>,
 }
 
 /// Decodes an inference request of at most `max_rows` images.
@@ -50,7 +52,7 @@ struct OutputJson {
 /// With status 400, and the mistake.
 pub(crate) fn decode(headers: &HeaderMap, body: Bytes, max_rows: usize) -> Result<Request, Refused> {
     let (json, binary) = split(headers, body)?;
-    let request: RequestJson = serde_json::from_slice(&json)
+    let request: RequestJson<'_> = serde_json::from_slice(&json)
         .map_err(|error| Refused::bad(format!("the JSON is not an inference request: {error}")))?;
     let (timeout, is_binary) = of_request(&request.parameters)?;
     Ok(Request {
@@ -59,6 +61,28 @@ pub(crate) fn decode(headers: &HeaderMap, body: Bytes, max_rows: usize) -> Resul
         pixels: pixels(request.inputs, binary, max_rows)?,
         timeout,
     })
+}
+
+#[derive(Deserialize)]
+struct LoadJson<'a> {
+    #[serde(borrow)]
+    parameters: Option<Parameters<'a>>,
+}
+
+/// Checks that a request to load has no configuration and no files.
+///
+/// # Errors
+/// With status 400, and the mistake.
+pub(crate) fn check_load(body: &[u8]) -> Result<(), Refused> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let request: LoadJson<'_> = serde_json::from_slice(body)
+        .map_err(|error| Refused::bad(format!("the JSON is not a request to load \"{MODEL}\": {error}")))?;
+    match request.parameters.unwrap_or_default().iter().next() {
+        None => Ok(()),
+        Some((name, _)) => Err(unsupported(name, "the service reads its own file again; leave it out")),
+    }
 }
 
 /// Splits a body into its JSON and, if the header says that there is, binary data.
@@ -81,20 +105,20 @@ fn split(headers: &HeaderMap, mut body: Bytes) -> Result<(Bytes, Option<Bytes>),
 }
 
 /// Returns the time limit and the form of outputs that a request's parameters set.
-fn of_request(parameters: &Parameters) -> Result<(Option<Duration>, bool), Refused> {
+fn of_request(parameters: &Parameters<'_>) -> Result<(Option<Duration>, bool), Refused> {
     let (mut timeout, mut is_binary) = (None, false);
-    for (name, value) in parameters {
-        match name.as_str() {
+    for (name, value) in parameters.iter() {
+        match name {
             "timeout" => {
-                let micros = value.as_u64().ok_or_else(|| wrong_value(name, value, "whole microseconds"))?;
+                let micros = whole_number(name, value, "whole microseconds")?;
                 // 0 is the default of the server, as for Triton.
                 timeout = (micros > 0).then(|| Duration::from_micros(micros));
             }
             "binary_data_output" => is_binary = boolean(name, value)?,
-            "sequence_id" if *value != 0 && *value != "" => {
+            "sequence_id" if !is_zero(value) && value.get() != "\"\"" => {
                 return Err(unsupported("sequence_id", "the model has no state; leave it out"));
             }
-            "priority" if *value != 0 => {
+            "priority" if !is_zero(value) => {
                 return Err(unsupported("priority", "requests are answered in their order; leave it out"));
             }
             "sequence_id" | "priority" | "sequence_start" | "sequence_end" => {}
@@ -104,7 +128,7 @@ fn of_request(parameters: &Parameters) -> Result<(Option<Duration>, bool), Refus
     Ok((timeout, is_binary))
 }
 
-fn outputs(wanted: Vec<OutputJson>, is_binary: bool) -> Result<Vec<Wanted>, Refused> {
+fn outputs(wanted: Vec<OutputJson<'_>>, is_binary: bool) -> Result<Vec<Wanted>, Refused> {
     if wanted.is_empty() {
         return Ok(Output::ALL.map(|output| Wanted { output, is_binary }).to_vec());
     }
@@ -119,10 +143,10 @@ fn outputs(wanted: Vec<OutputJson>, is_binary: bool) -> Result<Vec<Wanted>, Refu
             return Err(Refused::bad(format!("output \"{name}\" is named twice; name it once")));
         }
         let mut is_binary = is_binary;
-        for (parameter, value) in &parameters {
-            match parameter.as_str() {
+        for (parameter, value) in parameters.iter() {
+            match parameter {
                 "binary_data" => is_binary = boolean(parameter, value)?,
-                "classification" if *value == 0 => {}
+                "classification" if is_zero(value) => {}
                 "classification" => {
                     return Err(unsupported("classification", "ask for \"digit\" or sort the logits"));
                 }
@@ -136,7 +160,7 @@ fn outputs(wanted: Vec<OutputJson>, is_binary: bool) -> Result<Vec<Wanted>, Refu
 }
 
 /// Returns the images of a request.
-fn pixels(inputs: Vec<InputJson>, binary: Option<Bytes>, max_rows: usize) -> Result<Pixels, Refused> {
+fn pixels(inputs: Vec<InputJson<'_>>, binary: Option<Bytes>, max_rows: usize) -> Result<Pixels, Refused> {
     if let Some(other) = inputs.iter().find(|input| input.name != INPUT) {
         return Err(Refused::bad(format!("the model has no input \"{}\"; it has {INPUT}", other.name)));
     }
@@ -153,12 +177,10 @@ fn pixels(inputs: Vec<InputJson>, binary: Option<Bytes>, max_rows: usize) -> Res
         )));
     }
     let rows = rows(&input.shape, max_rows)?;
-    let pixels = match (binary_size(&input.parameters)?, &input.data) {
-        (Some(size), None) => Pixels::Binary(tensor(size, binary, rows)?),
+    match (binary_size(&input.parameters)?, input.data) {
+        (Some(size), None) => tensor(size, binary, rows).map(Pixels::Binary),
         (Some(_), Some(_)) => {
-            return Err(Refused::bad(
-                "input \"pixels\" has data and a binary_data_size; send it in one form",
-            ));
+            Err(Refused::bad("input \"pixels\" has data and a binary_data_size; send it in one form"))
         }
         (None, Some(data)) => {
             if let Some(rest) = binary.filter(|binary| !binary.is_empty()) {
@@ -167,16 +189,12 @@ fn pixels(inputs: Vec<InputJson>, binary: Option<Bytes>, max_rows: usize) -> Res
                     rest.len()
                 )));
             }
-            Pixels::Json(numbers(data, rows)?)
+            numbers(data, rows).map(Pixels::Json)
         }
         (None, None) => {
-            return Err(Refused::bad(
-                "input \"pixels\" has no data; send it in JSON or with a binary_data_size",
-            ));
+            Err(Refused::bad("input \"pixels\" has no data; send it in JSON or with a binary_data_size"))
         }
-    };
-    pixels.check()?;
-    Ok(pixels)
+    }
 }
 
 /// Returns the number of rows of a shape.
@@ -199,13 +217,11 @@ fn rows(shape: &[i64], max_rows: usize) -> Result<usize, Refused> {
     Ok(rows)
 }
 
-fn binary_size(parameters: &Parameters) -> Result<Option<u64>, Refused> {
+fn binary_size(parameters: &Parameters<'_>) -> Result<Option<u64>, Refused> {
     let mut size = None;
-    for (name, value) in parameters {
-        match name.as_str() {
-            "binary_data_size" => {
-                size = Some(value.as_u64().ok_or_else(|| wrong_value(name, value, "a number of bytes"))?);
-            }
+    for (name, value) in parameters.iter() {
+        match name {
+            "binary_data_size" => size = Some(whole_number(name, value, "a number of bytes")?),
             _ if is_shared_memory(name) => return Err(no_shared_memory(name)),
             _ => return Err(unknown(name, "input \"pixels\"", "binary_data_size")),
         }
@@ -213,7 +229,7 @@ fn binary_size(parameters: &Parameters) -> Result<Option<u64>, Refused> {
     Ok(size)
 }
 
-/// Returns the binary data of the input, if the three lengths agree.
+/// Returns the binary data of the input, if the three lengths agree and it has grey values alone.
 fn tensor(size: u64, binary: Option<Bytes>, rows: usize) -> Result<Bytes, Refused> {
     let Some(binary) = binary else {
         return Err(Refused::bad(
@@ -234,77 +250,9 @@ fn tensor(size: u64, binary: Option<Bytes>, rows: usize) -> Result<Bytes, Refuse
             binary.len()
         )));
     }
-    Ok(binary)
-}
-
-/// Returns the numbers of a JSON array, which is flat or has an array for each row.
-fn numbers(data: &Value, rows: usize) -> Result<Vec<f32>, Refused> {
-    let Value::Array(all) = data else {
-        return Err(Refused::bad(format!("data of input \"{INPUT}\" is not an array; expected an array")));
-    };
-    let is_nested = all.first().is_some_and(Value::is_array);
-    let expected = if is_nested { rows } else { rows * PIXELS };
-    if all.len() != expected {
-        let what = if is_nested { "rows" } else { "numbers" };
-        return Err(Refused::bad(format!(
-            "data of input \"{INPUT}\" has {} {what}, and the shape [{rows}, {PIXELS}] has {expected}; \
-             correct the data or the shape",
-            all.len()
-        )));
+    let wrong = f32s(&binary).enumerate().find(|(_, value)| !is_grey(*value));
+    match wrong {
+        None => Ok(binary),
+        Some((at, value)) => Err(not_grey(at, value)),
     }
-    let mut numbers = Vec::with_capacity(rows * PIXELS);
-    if !is_nested {
-        push(&mut numbers, all, 0)?;
-        return Ok(numbers);
-    }
-    for (at, row) in all.iter().enumerate() {
-        let Value::Array(row) = row else {
-            return Err(Refused::bad(format!("row {at} is not an array; expected {PIXELS} numbers")));
-        };
-        if row.len() != PIXELS {
-            return Err(Refused::bad(format!(
-                "row {at} has {} numbers, and {PIXELS} are expected; correct the row",
-                row.len()
-            )));
-        }
-        push(&mut numbers, row, at * PIXELS)?;
-    }
-    Ok(numbers)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
-fn push(numbers: &mut Vec<f32>, values: &[Value], first: usize) -> Result<(), Refused> {
-    for (at, value) in values.iter().enumerate() {
-        let number = value.as_f64().ok_or_else(|| {
-            let at = first + at;
-            let (pixel, row) = (at % PIXELS, at / PIXELS);
-            Refused::bad(format!("pixel {pixel} of row {row} is {value}; expected a number"))
-        })?;
-        numbers.push(number as f32);
-    }
-    Ok(())
-}
-
-fn boolean(name: &str, value: &Value) -> Result<bool, Refused> {
-    value.as_bool().ok_or_else(|| wrong_value(name, value, "true or false"))
-}
-
-fn is_shared_memory(name: &str) -> bool {
-    name.starts_with("shared_memory_")
-}
-
-fn no_shared_memory(name: &str) -> Refused {
-    unsupported(name, "shared memory is not supported; send the tensor in the body")
-}
-
-fn unsupported(name: &str, why: &str) -> Refused {
-    Refused::bad(format!("parameter \"{name}\" is not supported: {why}"))
-}
-
-fn wrong_value(name: &str, value: &Value, expected: &str) -> Refused {
-    Refused::bad(format!("parameter \"{name}\" is {value}; expected {expected}"))
-}
-
-fn unknown(name: &str, place: &str, known: &str) -> Refused {
-    Refused::bad(format!("parameter \"{name}\" of {place} is unknown; known are {known}"))
 }

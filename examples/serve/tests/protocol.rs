@@ -75,6 +75,30 @@ fn a_response_is_encoded_byte_for_byte() {
     assert_eq!(tensors, [2_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
 }
 
+#[test]
+fn a_wrong_body_takes_a_small_multiple_of_its_length() {
+    let data = |data: &str| {
+        format!(
+            "{{\"inputs\":[{{\"name\":\"pixels\",\"shape\":[4,64],\"datatype\":\"FP32\",\"data\":{data}}}]}}"
+        )
+    };
+    let zeros = format!("[{}0]", "0,".repeat(100_000));
+    for (body, part) in [
+        (data(&zeros), "has 100001 numbers"),
+        (data(&format!("[{}[]]", "[],".repeat(60_000))), "has 60001 rows"),
+        (data(&format!("[{zeros},{zeros}]")), "has 2 rows"),
+        (data(&format!("\"{}\"", "x".repeat(200_000))), "not an array"),
+        (data(&format!("[{zeros}]")).replace("4,64", "1,64"), "row 0 has 100001 numbers"),
+        (format!("{{\"inputs\":[],\"parameters\":{{\"timeout\":{zeros}}}}}"), "\"timeout\" is [0,0,"),
+        (format!("{{\"inputs\":[],\"{}\":0}}", "x".repeat(200_000)), "unknown field"),
+    ] {
+        let (refused, peak) = allocations::peak(|| decoded(body.as_bytes(), None).unwrap_err());
+        assert!(refused.reason.contains(part), "{part:?} is not in {:?}", refused.reason);
+        assert!(refused.reason.len() < 1100, "{} bytes", refused.reason.len());
+        assert!(peak < 6 * body.len(), "{peak} bytes for {} of: {part}", body.len());
+    }
+}
+
 /// Changes, removes and inserts bytes. The decoder may accept the result, but not panic.
 #[test]
 fn damaged_requests_are_decoded_or_refused() {

@@ -37,7 +37,7 @@ const MISTAKES: &[Mistake] = &[
     (|r| set(r, "/inputs/0/data/65", json!(null)), &["pixel 1 of row 1 is null"]),
     (|r| set(r, "/inputs/0/data/65", json!([1])), &["pixel 1 of row 1 is [1]"]),
     (|r| set(r, "/inputs/0/data/65", json!(16.5)), &["pixel 1 of row 1 is 16.5", "from 0 to 16"]),
-    (|r| set(r, "/inputs/0/data/65", json!(1e300)), &["pixel 1 of row 1 is inf", "from 0 to 16"]),
+    (|r| set(r, "/inputs/0/data/65", json!(1e300)), &["pixel 1 of row 1 is 1e", "from 0 to 16"]),
     (|r| set(r, "/inputs/0/data/127", json!(-1)), &["pixel 63 of row 1 is -1", "from 0 to 16"]),
     (|r| drop(r["inputs"][0].as_object_mut().unwrap().remove("data")), &["no data"]),
     (|r| r["inputs"][0]["parameters"] = json!({ "binary_data_size": 512 }), &["in one form"]),
@@ -58,9 +58,15 @@ const MISTAKES: &[Mistake] = &[
     (|r| r["parameters"] = json!({ "binary_data_output": "yes" }), &["\"yes\"", "true or false"]),
     (|r| r["parameters"] = json!({ "sequence_id": 5 }), &["sequence_id", "no state"]),
     (|r| r["parameters"] = json!({ "sequence_id": "five" }), &["sequence_id", "no state"]),
+    (|r| r["parameters"] = many(17), &["more than 16 parameters"]),
+    (|r| r["parameters"] = json!([]), &["an object of parameters"]),
     (|r| r["parameters"] = json!({ "priority": 1 }), &["priority", "in their order"]),
     (|r| r["parameters"] = json!({ "temperature": 1 }), &["\"temperature\"", "timeout, binary_data_output"]),
 ];
+
+fn many(parameters: usize) -> Value {
+    (0..parameters).map(|at| (at.to_string(), json!(at))).collect::<serde_json::Map<_, _>>().into()
+}
 
 fn output(parameters: Value) -> Value {
     json!([{ "name": "logits", "parameters": parameters }])
@@ -86,10 +92,21 @@ fn mistakes_are_refused_with_a_reason_and_never_reach_the_device() {
         rig.post(INFER, "").await.refuses(bad, &["EOF"]);
         rig.post(INFER, "{\"inputs\": [").await.refuses(bad, &["EOF"]);
         rig.post(INFER, "{\"inputs\": [], \"inputs\": []}").await.refuses(bad, &["duplicate field `inputs`"]);
+        rig.post(INFER, "{\"inputs\": [], \"parameters\": {\"a\": 1, \"a\": 2}}")
+            .await
+            .refuses(bad, &["parameter \"a\" is sent twice"]);
+        let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+        let mut request = in_json(&images);
+        set(&mut request, "/inputs/0/data", json!("deep"));
+        rig.post(INFER, request.to_string().replace("\"deep\"", &deep))
+            .await
+            .refuses(bad, &["1 rows", "has 2"]);
         rig.post(INFER, "[".repeat(10_000)).await.refuses(bad, &["not an inference request"]);
         let text = in_json(&images).to_string();
         rig.post(INFER, format!("{text}x")).await.refuses(bad, &["trailing characters"]);
-        rig.post(INFER, text.replacen(".0", "e999", 1)).await.refuses(bad, &["number out of range"]);
+        rig.post(INFER, text.replacen(".0", "e999", 1))
+            .await
+            .refuses(bad, &["pixel 0 of row 0 is", "e999, and grey"]);
         rig.post(INFER, text.replacen("\"data\":[", "\"data\":[NaN,", 1))
             .await
             .refuses(bad, &["expected value"]);
@@ -246,6 +263,12 @@ fn other_models_versions_and_extensions_are_refused() {
         rig.post(&format!("{repository}/faces/load"), "")
             .await
             .refuses(StatusCode::NOT_FOUND, &["\"faces\""]);
+        for (body, part) in
+            [("[1]", "not a request to load"), ("{", "EOF"), ("{\"parameters\": 1}", "an object")]
+        {
+            let path = format!("{repository}/digits/load");
+            rig.post(&path, body).await.refuses(StatusCode::BAD_REQUEST, &[part]);
+        }
         let config = json!({ "parameters": { "config": "{}" } });
         rig.post(&format!("{repository}/digits/load"), config.to_string())
             .await
