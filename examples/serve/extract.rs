@@ -51,6 +51,36 @@ impl Named {
     }
 }
 
+/// A request that no page of another site has sent: it has the service's own origin, or none, as
+/// those of programs.
+///
+/// A browser sends such requests from any page, without the consent of the service. The page does
+/// not see the answer, but the load or the computation has happened.
+pub(crate) struct OwnOrigin;
+
+impl<S: Sync> FromRequestParts<S> for OwnOrigin {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let Some(origin) = header(&parts.headers, header::ORIGIN.as_str())? else { return Ok(OwnOrigin) };
+        let host = header(&parts.headers, header::HOST.as_str())?;
+        // The scheme may differ, behind a proxy that ends TLS.
+        let site = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+        match (site, host) {
+            (Some(site), Some(host)) if host.as_bytes().eq_ignore_ascii_case(site.as_bytes()) => {
+                Ok(OwnOrigin)
+            }
+            _ => Err(Refused::new(
+                StatusCode::FORBIDDEN,
+                format!(
+                    "a page of the origin {origin:?} sent this request to the host {host:?}; use the page of \
+                     the service, or a client that sends no Origin"
+                ),
+            )),
+        }
+    }
+}
+
 /// A body that was read completely.
 pub(crate) struct Whole(pub(crate) Bytes);
 

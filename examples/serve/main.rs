@@ -39,6 +39,7 @@
 //! | status | |
 //! |---|---|
 //! | 400 | a mistake in the request; nothing of it has reached the device |
+//! | 403 | a page of another site sent the request to infer or load |
 //! | 404 | another model, or a version that is not the current one |
 //! | 413, 415 | a body that is too long or compressed |
 //! | 500 | the model failed for the batch |

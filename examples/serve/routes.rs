@@ -3,7 +3,7 @@
 //! A model of another name and a version that is not current are answered with 404. Extensions
 //! that NVIDIA's client knows and this service does not have are answered with 501 and a reason.
 
-use crate::extract::{Named, Whole, body_limit};
+use crate::extract::{Named, OwnOrigin, Whole, body_limit};
 use crate::headers::number;
 use crate::network::PIXELS;
 use crate::protocol::{self, INPUT, JSON_LENGTH, MODEL, Output, Row};
@@ -135,7 +135,13 @@ async fn model_metadata(State(service): Served, _: Named) -> Answered {
     })))
 }
 
-async fn infer(State(service): Served, named: Named, headers: HeaderMap, Whole(body): Whole) -> Answered {
+async fn infer(
+    State(service): Served,
+    named: Named,
+    _: OwnOrigin,
+    headers: HeaderMap,
+    Whole(body): Whole,
+) -> Answered {
     let request = protocol::decode(&headers, body, service.settings.max_queued)?;
     let deadline = deadline(&headers, request.timeout)?;
     let (version, answers) = service.infer(&request.pixels, deadline).await?;
@@ -173,7 +179,7 @@ async fn index(State(service): Served) -> Response {
     }]))
 }
 
-async fn load(State(service): Served, _: Named, Whole(body): Whole) -> Answered {
+async fn load(State(service): Served, _: Named, _: OwnOrigin, Whole(body): Whole) -> Answered {
     protocol::check_load(&body)?;
     check_ready(&service)?;
     let version = service.load().await.map_err(|error| {

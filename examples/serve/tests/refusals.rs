@@ -183,6 +183,30 @@ fn bodies_that_are_compressed_or_too_long_are_refused() {
 }
 
 #[test]
+fn pages_of_other_sites_are_refused() {
+    test(async {
+        let rig = Rig::new().await;
+        let image = in_json(&Numbers(12).images(1)).to_string();
+        let load = "/v2/repository/models/digits/load";
+        for (path, body) in [(INFER, &*image), ("/v2/models/digits/versions/1/infer", &image), (load, "")] {
+            let ask = async |headers: &[_]| rig.ask(Method::POST, path, headers, body.to_owned()).await;
+            for other in ["http://evil.example", "http://127.0.0.1:9999", "http://127.0.0.1", "null", ""] {
+                let answer = ask(&[("host", "127.0.0.1:8080"), ("origin", other)]).await;
+                answer.refuses(StatusCode::FORBIDDEN, &[&format!("{other:?}"), "\"127.0.0.1:8080\""]);
+            }
+            ask(&[("origin", "http://digits.example")]).await.refuses(StatusCode::FORBIDDEN, &["None"]);
+        }
+        assert_eq!((rig.service.batcher.stats().answered, rig.service.version()), (0, 1));
+        for own in ["http://127.0.0.1:8080", "https://127.0.0.1:8080"] {
+            let headers = [("host", "127.0.0.1:8080"), ("origin", own)];
+            rig.ask(Method::POST, INFER, &headers, image.clone()).await.ok();
+        }
+        let headers = [("host", "Digits.example"), ("origin", "http://digits.example")];
+        rig.ask(Method::POST, load, &headers, "").await.ok();
+    });
+}
+
+#[test]
 fn a_body_that_breaks_off_is_refused_in_json() {
     test(async {
         let rig = Rig::new().await;
