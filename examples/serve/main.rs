@@ -46,7 +46,7 @@
 //! | 501 | a part of Triton's protocol that this service does not have |
 //! | 503 | with `Retry-After`: too many rows are queued, or the model was replaced too often |
 //! | 503 | without: the service stops, or its device has failed |
-//! | 504 | no answer before the deadline |
+//! | 504 | no answer before the deadline, or no load within `--load-seconds` |
 //!
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
 //! counts, from the time at which the request was read.
@@ -138,6 +138,9 @@ struct Options {
     /// The number of batches that run at a time.
     #[arg(long, default_value_t = 2)]
     in_flight: usize,
+    /// The time in which the file is loaded, at the start and again on request, in seconds.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    load_seconds: u64,
     /// The time in which accepted requests are answered after SIGTERM or Ctrl-C, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     drain_seconds: u64,
@@ -149,9 +152,24 @@ struct Options {
     fail_at_op: Option<u64>,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Options::parse()).await {
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let tokio = match tokio::runtime::Runtime::new() {
+        Ok(tokio) => tokio,
+        Err(error) => {
+            warn(format_args!("error: cannot start threads: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let status = status_of(tokio.block_on(run(options)));
+    // Dropping it would wait for a thread that reads a file, which may never return.
+    tokio.shutdown_background();
+    status
+}
+
+/// Reports the end of the service, and returns its exit status.
+fn status_of(ended: anyhow::Result<Ending>) -> ExitCode {
+    match ended {
         Ok(Ending::Drained) => {
             say("stopped: all accepted requests were answered");
             ExitCode::SUCCESS
@@ -188,6 +206,7 @@ async fn run(options: Options) -> anyhow::Result<Ending> {
         max_wait: Duration::from_micros(options.max_wait_us),
         max_queued: options.max_queued,
         in_flight: options.in_flight,
+        load_time: Duration::from_secs(options.load_seconds),
     };
     let service = Arc::new(Service::start(device, settings).await?);
     let address = &options.listen;

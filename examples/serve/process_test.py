@@ -211,6 +211,22 @@ def check(start, path):
     assert service.process.wait(60) == 0, service.process.returncode
     print("a signal, and nobody reads the output: 0")
 
+    write(path, weights[0])
+    service = start("--load-seconds", "1")
+    os.remove(path)
+    # A read of a pipe waits until it is written.
+    os.mkfifo(path)
+    for _ in range(2):
+        status, why = service.ask("/v2/repository/models/digits/load", b"")
+        assert status == 504 and "version 1 stays" in why, (status, why)
+        assert service.infer()[0] == 200
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(0, "all accepted requests were answered")
+    start("--load-seconds", "1").ends(1, "was not loaded within 1s")
+    os.remove(path)
+    write(path, weights[0])
+    print("a file that is never read to its end: the model before stays")
+
     start("--max-queued", "1").ends(1, "max_queued is 1")
     start("--on-fault", "ignore").ends(2, "invalid value 'ignore'")
 

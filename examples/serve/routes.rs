@@ -8,7 +8,7 @@ use crate::headers::number;
 use crate::network::PIXELS;
 use crate::protocol::{self, INPUT, JSON_LENGTH, MODEL, Output, Row};
 use crate::refused::Refused;
-use crate::service::Service;
+use crate::service::{NotLoaded, Service};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
@@ -182,9 +182,14 @@ async fn index(State(service): Served) -> Response {
 async fn load(State(service): Served, _: Named, _: OwnOrigin, Whole(body): Whole) -> Answered {
     protocol::check_load(&body)?;
     check_ready(&service)?;
-    let version = service.load().await.map_err(|error| {
+    let version = service.load().await.map_err(|why| {
+        let (status, why) = match why {
+            NotLoaded::Wrong(why) => (StatusCode::BAD_REQUEST, why),
+            NotLoaded::Slow(why) => (StatusCode::GATEWAY_TIMEOUT, why),
+            NotLoaded::Unready(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        };
         let still = service.version();
-        Refused::bad(format!("\"{MODEL}\" was not loaded, and version {still} stays: {error:#}"))
+        Refused::new(status, format!("\"{MODEL}\" was not loaded, and version {still} stays: {why}"))
     })?;
     Ok(as_json(&json!({ "name": MODEL, "version": version.to_string() })))
 }

@@ -3,14 +3,15 @@
 use crate::figures::Figures;
 use crate::network::{DIGITS, Network, PIXELS};
 use crate::protocol::Pixels;
+use anyhow::Context;
 use futures::future::try_join_all;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, timeout};
 use warpline::HealthState;
 use warpline::ops::Shape;
 use warpline::prelude::*;
@@ -33,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) max_wait: Duration,
     pub(crate) max_queued: usize,
     pub(crate) in_flight: usize,
+    /// The time in which a file is loaded.
+    pub(crate) load_time: Duration,
 }
 
 /// The parts that requests share.
@@ -42,9 +45,9 @@ pub(crate) struct Service {
     pub(crate) batcher: Digits,
     pub(crate) settings: Settings,
     /// Weights are written on it.
-    loader: Stream,
+    pub(crate) loader: Stream,
     /// One load at a time.
-    loading: Mutex<()>,
+    loading: Arc<Mutex<()>>,
     pub(crate) figures: Figures,
     is_stopping: AtomicBool,
 }
@@ -79,11 +82,24 @@ impl From<ServeError> for Unanswered {
     }
 }
 
+/// The reason for which a model was not replaced.
+#[derive(Debug)]
+pub(crate) enum NotLoaded {
+    /// The file is not one of the network.
+    Wrong(String),
+    /// The time was over.
+    Slow(String),
+    /// The service stops, or its device has failed.
+    Unready(String),
+}
+
 impl Service {
     /// Loads the network and starts the batcher.
     pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
         let loader = device.stream().label("loader").build()?;
-        let network = Arc::new(Network::load(&settings.model, &loader).await?);
+        let network = timeout(settings.load_time, Network::load(&settings.model, &loader)).await;
+        let network = network.with_context(|| too_slow(&settings))??;
+        let network = Arc::new(network);
         let figures = Figures::new(settings.max_rows)?;
         let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
             .label("digits")
@@ -101,7 +117,7 @@ impl Service {
             batcher,
             settings,
             loader,
-            loading: Mutex::new(()),
+            loading: Arc::default(),
             figures,
             is_stopping: AtomicBool::new(false),
         })
@@ -157,15 +173,37 @@ impl Service {
     /// Reads the file again, and replaces the model. Returns the new version.
     ///
     /// # Errors
-    /// The errors of [`Network::load`]. The model before stays.
-    pub(crate) async fn load(&self) -> anyhow::Result<u64> {
-        let _one = self.loading.lock().await;
-        let network = Arc::new(Network::load(&self.settings.model, &self.loader).await?);
-        let version = self.batcher.swap(move |_stream, (pixels,), _rows| {
+    /// The model before stays, and [`NotLoaded`] says why.
+    pub(crate) async fn load(&self) -> Result<u64, NotLoaded> {
+        let loaded = timeout(self.settings.load_time, self.load_file()).await;
+        let (_one, network) = match loaded {
+            Ok(loaded) => loaded.map_err(|error| self.not_loaded(&error))?,
+            Err(_) => return Err(NotLoaded::Slow(too_slow(&self.settings))),
+        };
+        let swapped = self.batcher.swap(move |_stream, (pixels,), _rows| {
             let network = network.clone();
             async move { network.forward(&pixels) }
-        })?;
-        Ok(version_of(version))
+        });
+        swapped.map(version_of).map_err(|error| self.not_loaded(&error.into()))
+    }
+
+    /// Loads the file once earlier loads have ended. The guard keeps later loads waiting.
+    ///
+    /// If the caller leaves, the load still runs to its end. Otherwise each call could leave
+    /// another thread in a read that never returns.
+    async fn load_file(&self) -> anyhow::Result<(OwnedMutexGuard<()>, Arc<Network>)> {
+        let one = self.loading.clone().lock_owned().await;
+        let (model, loader) = (self.settings.model.clone(), self.loader.clone());
+        let loading =
+            async move { Network::load(&model, &loader).await.map(|network| (one, network.into())) };
+        tokio::spawn(loading).await?
+    }
+
+    fn not_loaded(&self, error: &anyhow::Error) -> NotLoaded {
+        match self.why_not_ready() {
+            Some(why) => NotLoaded::Unready(why),
+            None => NotLoaded::Wrong(format!("{error:#}")),
+        }
     }
 
     /// Returns the version of the model that the next batch is computed with.
@@ -189,6 +227,11 @@ impl Service {
     pub(crate) fn begin_to_stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
     }
+}
+
+fn too_slow(settings: &Settings) -> String {
+    let (file, time) = (settings.model.display(), settings.load_time);
+    format!("{file} was not loaded within {time:?}; see --load-seconds")
 }
 
 /// Returns the version that clients see. It counts the loads, and the one at the start is 1.

@@ -167,6 +167,7 @@ impl Rig {
             max_wait: Duration::ZERO,
             max_queued: 64,
             in_flight: 2,
+            load_time: Duration::from_secs(60),
         };
         set(&mut settings);
         let runtime = runtime.build()?;

@@ -132,8 +132,44 @@ fn a_file_that_cannot_be_loaded_leaves_the_model() {
         rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "not a safetensors file"]);
         std::fs::remove_file(&rig.file.0).unwrap();
         rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "cannot read", "--save"]);
+        rig.file.write(vec![0; (1 << 20) + 1]);
+        rig.post(LOAD, "").await.refuses(StatusCode::BAD_REQUEST, &[stays, "more than 1048576 bytes"]);
         let answer = rig.infer(&in_json(&image)).await;
         answer.is_by(&rig.reference, &image);
         assert_eq!(answer.version(), 1);
+    });
+}
+
+#[test]
+fn a_load_that_takes_too_long_leaves_the_model() {
+    test(async {
+        let set = |settings: &mut Settings| settings.load_time = Duration::from_secs(1);
+        let rig = Rig::with(Runtime::builder(), set).await;
+        let (image, next) = (Numbers(25).images(1), Reference::new(2));
+        rig.file.write(next.safetensors());
+        let gate = rig.service.loader.hold().unwrap();
+        // The second one waits for the first, which still runs.
+        for _ in 0..2 {
+            let slow = rig.post(LOAD, "").await;
+            slow.refuses(StatusCode::GATEWAY_TIMEOUT, &["version 1 stays", "within 1s", "--load-seconds"]);
+            rig.infer(&in_json(&image)).await.is_by(&rig.reference, &image);
+        }
+        gate.open();
+        assert_eq!(rig.post(LOAD, "").await.ok().json()["version"], "2");
+        rig.infer(&in_json(&image)).await.is_by(&next, &image);
+    });
+}
+
+#[test]
+fn a_load_during_which_the_device_fails_is_no_mistake_of_the_client() {
+    test(async {
+        let rig = Rig::with(Runtime::builder().fail_op(20), |_| {}).await;
+        let failed = loop {
+            let answer = rig.post(LOAD, "").await;
+            if answer.status != StatusCode::OK {
+                break answer;
+            }
+        };
+        failed.refuses(StatusCode::SERVICE_UNAVAILABLE, &["was not loaded", "the fault plan asked for it"]);
     });
 }
