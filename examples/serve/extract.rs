@@ -15,6 +15,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use std::sync::Arc;
+use tokio::time::timeout;
 
 /// The model and the version of a path. The model is the one that is served, and so is the version
 /// at the time of the request.
@@ -90,7 +91,12 @@ impl FromRequest<Arc<Service>> for Whole {
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Refused> {
         refuse_compression(request.headers())?;
         let len = number(request.headers(), "content-length", "a number of bytes")?;
-        let body = Bytes::from_request(request, service).await;
+        let time = service.settings.client_time;
+        let body = timeout(time, Bytes::from_request(request, service)).await.map_err(|_| {
+            let reason =
+                format!("the body was not sent within {time:?}; send it faster, or split the request");
+            Refused::new(StatusCode::REQUEST_TIMEOUT, reason)
+        })?;
         body.map(Whole).map_err(|rejection| not_whole(service, len, &rejection))
     }
 }

@@ -1,18 +1,16 @@
 //! The life of the service: it serves until it is asked to stop or its device fails.
 
+use crate::connections::Connections;
 use crate::log::warn;
 use crate::routes::routes;
 use crate::service::Service;
-use anyhow::Context;
-use axum::serve::ListenerExt;
 use clap::ValueEnum;
 use std::convert::Infallible;
-use std::future::{Future, IntoFuture, pending};
+use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use warpline::{Error, HealthState};
 
 /// The time in which open connections get their answers once all calls have theirs.
@@ -52,33 +50,38 @@ pub(crate) enum Ending {
 /// accepted, for at most `drain`. Then the listener closes, and open connections end.
 pub(crate) async fn serve(
     service: Arc<Service>,
-    listener: TcpListener,
+    mut listener: TcpListener,
     stop: impl Future<Output = ()>,
     drain: Duration,
     on_fault: OnFault,
-) -> anyhow::Result<Ending> {
-    let (close, closed) = oneshot::channel::<()>();
-    // A small answer does not wait for the acknowledgement of the one before.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-    let server = axum::serve(listener, routes(service.clone())).with_graceful_shutdown(async {
-        let _ = closed.await;
-    });
-    let mut server = tokio::spawn(server.into_future());
+) -> Ending {
+    let settings = &service.settings;
+    let (most, time) = (settings.max_connections, settings.client_time);
+    let mut connections = Connections::new(routes(service.clone()), most, time);
     let ending = tokio::select! {
-        () = stop => drained(&service, drain).await,
-        error = fault(&service, on_fault) => Ending::Fault(error),
+        ending = ending(&service, stop, drain, on_fault) => ending,
+        never = connections.accept(&mut listener) => match never {},
         never = keep_up(&service) => match never {},
-        ended = &mut server => {
-            ended?.context("the server failed")?;
-            anyhow::bail!("the server has ended by itself");
-        }
     };
-    let _ = close.send(());
-    // A client that sends half a request would keep it open.
-    if timeout(GRACE, &mut server).await.is_err() {
-        server.abort();
+    drop(listener);
+    match connections.close(GRACE).await {
+        0 => {}
+        1 => warn("1 connection was cut off, because its client stalled"),
+        many => warn(format_args!("{many} connections were cut off, because their clients stalled")),
     }
-    Ok(ending)
+    ending
+}
+
+async fn ending(
+    service: &Service,
+    stop: impl Future<Output = ()>,
+    drain: Duration,
+    on_fault: OnFault,
+) -> Ending {
+    tokio::select! {
+        () = stop => drained(service, drain).await,
+        error = fault(service, on_fault) => Ending::Fault(error),
+    }
 }
 
 async fn drained(service: &Service, drain: Duration) -> Ending {

@@ -41,6 +41,7 @@
 //! | 400 | a mistake in the request; nothing of it has reached the device |
 //! | 403 | a page of another site sent the request to infer or load |
 //! | 404 | another model, or a version that is not the current one |
+//! | 408 | the body was not sent within `--client-seconds` |
 //! | 413, 415 | a body that is too long or compressed |
 //! | 500 | the model failed for the batch |
 //! | 501 | a part of Triton's protocol that this service does not have |
@@ -50,6 +51,9 @@
 //!
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
 //! counts, from the time at which the request was read.
+//!
+//! A client that stalls is cut off after `--client-seconds`, and so are, at the end, those that
+//! still have a request 2 s after the drain. The log has their number.
 //!
 //! # Exit status
 //! | status | |
@@ -71,11 +75,14 @@
 //! axum = "0.8"
 //! clap = { version = "4", features = ["derive"] }
 //! futures = "0.3"
+//! hyper = { version = "1", features = ["http1", "server"] }
+//! hyper-util = { version = "0.1", features = ["service", "tokio"] }
 //! metrics = "0.24"
 //! metrics-exporter-prometheus = { version = "0.18", default-features = false }
 //! serde = { version = "1", features = ["derive"] }
 //! serde_json = { version = "1", features = ["raw_value"] }
 //! tokio = { version = "1", features = ["full"] }
+//! tokio-io-timeout = "1.2"
 //! warpline = { path = "../warpline", features = ["clap", "safetensors", "serve", "test-util"] }
 //!
 //! [dev-dependencies]
@@ -83,6 +90,7 @@
 //! tower = { version = "0.5", features = ["util"] }
 //! ```
 
+mod connections;
 mod extract;
 mod figures;
 mod headers;
@@ -99,6 +107,7 @@ mod tests;
 
 use anyhow::Context;
 use clap::Parser;
+use clap::builder::RangedU64ValueParser;
 use life::{Ending, OnFault};
 use log::{say, warn};
 use service::{Service, Settings};
@@ -138,6 +147,12 @@ struct Options {
     /// The number of batches that run at a time.
     #[arg(long, default_value_t = 2)]
     in_flight: usize,
+    /// The most connections. Further clients wait until one is closed.
+    #[arg(long, default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    max_connections: usize,
+    /// The time in which a client sends a head or a body, or takes a part of an answer, in seconds.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    client_seconds: u64,
     /// The time in which the file is loaded, at the start and again on request, in seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     load_seconds: u64,
@@ -207,6 +222,8 @@ async fn run(options: Options) -> anyhow::Result<Ending> {
         max_queued: options.max_queued,
         in_flight: options.in_flight,
         load_time: Duration::from_secs(options.load_seconds),
+        max_connections: options.max_connections,
+        client_time: Duration::from_secs(options.client_seconds),
     };
     let service = Arc::new(Service::start(device, settings).await?);
     let address = &options.listen;
@@ -214,7 +231,7 @@ async fn run(options: Options) -> anyhow::Result<Ending> {
     let stop = signals::asked_to_stop()?;
     say(format_args!("listening on http://{}, computing on {}", listener.local_addr()?, service.device));
     let drain = Duration::from_secs(options.drain_seconds);
-    let ending = life::serve(service, listener, stop, drain, options.on_fault).await?;
+    let ending = life::serve(service, listener, stop, drain, options.on_fault).await;
     if let Ending::Drained = ending {
         runtime.shut_down().await?;
     }

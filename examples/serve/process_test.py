@@ -205,6 +205,13 @@ def check(start, path):
     connection.close()
     print("a second signal: 5")
 
+    service = start("--client-seconds", "1")
+    connection = service.begins()
+    assert connection.recv(1024).startswith(b"HTTP/1.1 408 ")
+    service.process.send_signal(signal.SIGTERM)
+    service.ends(0, "1 connection was cut off", "all accepted requests were answered")
+    print("a client that stalls: cut off, 0")
+
     service = start()
     service.process.stdout.close()
     service.process.send_signal(signal.SIGTERM)

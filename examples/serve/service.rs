@@ -36,6 +36,9 @@ pub(crate) struct Settings {
     pub(crate) in_flight: usize,
     /// The time in which a file is loaded.
     pub(crate) load_time: Duration,
+    pub(crate) max_connections: usize,
+    /// The time in which a client sends the next part of a request, or takes one of an answer.
+    pub(crate) client_time: Duration,
 }
 
 /// The parts that requests share.

@@ -5,6 +5,7 @@
 //! plain Rust.
 
 mod allocations;
+mod connections;
 mod ends;
 mod protocol;
 mod refusals;
@@ -168,6 +169,8 @@ impl Rig {
             max_queued: 64,
             in_flight: 2,
             load_time: Duration::from_secs(60),
+            max_connections: 64,
+            client_time: Duration::from_secs(60),
         };
         set(&mut settings);
         let runtime = runtime.build()?;

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 struct Listening {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<anyhow::Result<Ending>>,
+    ended: JoinHandle<Ending>,
 }
 
 async fn listen(rig: &Rig, drain: Duration, on_fault: OnFault) -> Listening {
@@ -83,7 +83,7 @@ fn a_service_that_stops_answers_what_it_accepted_and_refuses_the_rest() {
             let answer: Value = serde_json::from_str(&answer).unwrap();
             assert_eq!(f32s_of(&answer["outputs"][0]["data"]), rig.reference.logits(&image));
         }
-        let ending = listening.ended.await.unwrap().unwrap();
+        let ending = listening.ended.await.unwrap();
         assert!(matches!(ending, Ending::Drained), "{ending:?}");
         assert!(TcpStream::connect(address).await.is_err(), "it still listens");
         assert_eq!(idle.read(&mut [0; 1024]).await.unwrap(), 0, "the idle connection was not closed");
@@ -113,7 +113,7 @@ fn a_drain_that_takes_too_long_ends_with_the_numbers_of_those_left() {
         }
         held.permits.add_permits(1);
         assert_eq!(running.await.unwrap().0, 200);
-        let ending = listening.ended.await.unwrap().unwrap();
+        let ending = listening.ended.await.unwrap();
         assert!(matches!(ending, Ending::Left { refused: 2, running: 1 }), "{ending:?}");
     });
 }
@@ -159,7 +159,7 @@ fn a_device_that_fails_makes_the_service_unready_and_requests_fail_fast() {
         assert_eq!(send(listening.address, "GET", "/v2/health/ready", "").await.0, 503);
         assert!(!listening.ended.is_finished());
         listening.stop.send(()).unwrap();
-        let ending = listening.ended.await.unwrap().unwrap();
+        let ending = listening.ended.await.unwrap();
         assert!(matches!(ending, Ending::Fault(_)), "{ending:?}");
     });
 }
@@ -177,7 +177,7 @@ fn a_device_that_fails_ends_the_service_after_open_requests_were_answered() {
                 tokio::spawn(async move { send_if_open(address, &body).await })
             })
             .collect();
-        let ending = listening.ended.await.unwrap().unwrap();
+        let ending = listening.ended.await.unwrap();
         let Ending::Fault(error) = ending else { panic!("{ending:?}") };
         assert!(error.to_string().contains("the fault plan asked for it"), "{error}");
         let mut failed = 0;

@@ -1,0 +1,152 @@
+//! The connections of the service: a limited number, each with a limit of time for its client.
+//!
+//! # Rules
+//! 1. At most so many connections are open. Further clients wait until one is closed.
+//! 2. A client has a limited time to send the head of its next request, and as much to take each
+//!    part of an answer. The extractor of the body has the same limit.
+//! 3. [`Connections::close`] lets each connection finish the request that it has. Connections
+//!    without one are closed immediately.
+
+use axum::Router;
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use axum::serve::Listener;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
+
+/// The open connections. Dropping this aborts them.
+pub(crate) struct Connections {
+    router: Router,
+    time: Duration,
+    room: Arc<Semaphore>,
+    open: JoinSet<()>,
+    closing: watch::Sender<bool>,
+    /// The number of connections that were cut off because their client stalled.
+    cut_off: Arc<AtomicU64>,
+}
+
+impl Connections {
+    /// Makes connections of which at most `most` are open, and whose clients have `time`.
+    pub(crate) fn new(router: Router, most: usize, time: Duration) -> Self {
+        Connections {
+            router,
+            time,
+            room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            open: JoinSet::new(),
+            closing: watch::Sender::new(false),
+            cut_off: Arc::default(),
+        }
+    }
+
+    /// Accepts connections and serves them.
+    pub(crate) async fn accept(&mut self, listener: &mut TcpListener) -> Infallible {
+        loop {
+            tokio::select! {
+                (stream, place) = next(&self.room, listener) => self.open(stream, place),
+                Some(_) = self.open.join_next() => {}
+            }
+        }
+    }
+
+    fn open(&mut self, stream: TcpStream, place: OwnedSemaphorePermit) {
+        let (router, time, cut_off) = (self.router.clone(), self.time, self.cut_off.clone());
+        let closing = self.closing.subscribe();
+        self.open.spawn(async move {
+            serve(stream, router, time, closing, &cut_off).await;
+            drop(place);
+        });
+    }
+
+    /// Closes all connections, those with a request once it is answered, for at most `grace`.
+    /// Returns the number of those that were cut off, now or earlier.
+    pub(crate) async fn close(mut self, grace: Duration) -> u64 {
+        self.closing.send_replace(true);
+        let _ = timeout(grace, async { while self.open.join_next().await.is_some() {} }).await;
+        let left = self.open.len() as u64;
+        self.open.shutdown().await;
+        self.cut_off.load(Ordering::Relaxed) + left
+    }
+}
+
+/// Accepts a connection once there is room for one more.
+async fn next(room: &Arc<Semaphore>, listener: &mut TcpListener) -> (TcpStream, OwnedSemaphorePermit) {
+    let place = room.clone().acquire_owned().await.expect("the semaphore is not closed");
+    // After an error, such as too many open files, axum's listener waits and tries again.
+    let (stream, _) = Listener::accept(listener).await;
+    (stream, place)
+}
+
+/// Serves the requests of a connection until one of both sides closes it.
+async fn serve(
+    stream: TcpStream,
+    router: Router,
+    time: Duration,
+    mut closing: watch::Receiver<bool>,
+    cut_off: &Arc<AtomicU64>,
+) {
+    // A small answer does not wait for the acknowledgement of the one before.
+    let _ = stream.set_nodelay(true);
+    let mut stream = Box::pin(TimeoutStream::new(stream));
+    // Reads have no limit here: hyper also reads while a request waits for its answer.
+    stream.as_mut().set_write_timeout_pinned(Some(time));
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(time);
+    let service = answering(router, cut_off.clone());
+    let mut connection = server.serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::select! {
+        ended = &mut connection => Some(ended),
+        () = async { drop(closing.wait_for(|closing| *closing).await) } => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            Pin::new(&mut connection).graceful_shutdown();
+            (&mut connection).await
+        }
+    };
+    let Err(error) = ended else { return };
+    // The time for a head also ends a connection that is idle, which is no fault of its client.
+    let is_within_head = || error.is_timeout() && !connection.into_parts().read_buf.is_empty();
+    if is_write_timeout(&error) || is_within_head() {
+        cut_off.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the service of a connection. It counts requests whose body did not arrive in time, after
+/// which hyper closes the connection.
+fn answering(
+    router: Router,
+    cut_off: Arc<AtomicU64>,
+) -> impl Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |request| {
+        let (answer, cut_off) = (router.call(request), cut_off.clone());
+        async move {
+            let answer = answer.await?;
+            if answer.status() == StatusCode::REQUEST_TIMEOUT {
+                cut_off.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(answer)
+        }
+    })
+}
+
+fn is_write_timeout(error: &hyper::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    source.is_some_and(|source| source.kind() == io::ErrorKind::TimedOut)
+}
