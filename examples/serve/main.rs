@@ -63,7 +63,7 @@
 //! | 2 | wrong arguments |
 //! | 3 | the device has failed; a supervisor starts a new process |
 //! | 4 | SIGTERM or Ctrl-C, and `--drain-seconds` did not suffice |
-//! | 5 | a second SIGTERM or Ctrl-C, which ends the process immediately |
+//! | 5 | a second SIGTERM or Ctrl-C, a quarter of a second later or more |
 //!
 //! `--fail-at-op` rehearses a device fault, on a CPU device.
 //!
@@ -83,7 +83,9 @@
 //! serde_json = { version = "1", features = ["raw_value"] }
 //! tokio = { version = "1", features = ["full"] }
 //! tokio-io-timeout = "1.2"
-//! warpline = { path = "../warpline", features = ["clap", "safetensors", "serve", "test-util"] }
+//! warpline = { path = "../warpline", features = [
+//!     "clap", "metrics", "safetensors", "serve", "test-util",
+//! ] }
 //!
 //! [dev-dependencies]
 //! safetensors = "0.7"

@@ -198,12 +198,25 @@ def check(start, path):
 
     service = start()
     connection = service.begins()
-    # Two different ones, since the kernel merges two of one kind.
     service.process.send_signal(signal.SIGTERM)
-    service.process.send_signal(signal.SIGINT)
+
+    def is_stopped():
+        service.process.send_signal(signal.SIGINT)
+        return service.process.poll() is not None
+
+    until(is_stopped, 60, "the end after a second signal")
     service.ends(5, "a second signal")
     connection.close()
     print("a second signal: 5")
+
+    service = start()
+    connection = service.begins()
+    # Two different ones, since the kernel merges two of one kind.
+    service.process.send_signal(signal.SIGTERM)
+    service.process.send_signal(signal.SIGINT)
+    service.ends(0, "1 connection was cut off", "all accepted requests were answered")
+    connection.close()
+    print("two signals at once are one: 0")
 
     service = start("--client-seconds", "1")
     connection = service.begins()
@@ -223,10 +236,13 @@ def check(start, path):
     os.remove(path)
     # A read of a pipe waits until it is written.
     os.mkfifo(path)
+    threads = []
     for _ in range(2):
         status, why = service.ask("/v2/repository/models/digits/load", b"")
         assert status == 504 and "version 1 stays" in why, (status, why)
         assert service.infer()[0] == 200
+        threads.append(len(os.listdir(f"/proc/{service.process.pid}/task")))
+    assert threads[1] <= threads[0], f"each load holds a thread: {threads}"
     service.process.send_signal(signal.SIGTERM)
     service.ends(0, "all accepted requests were answered")
     start("--load-seconds", "1").ends(1, "was not loaded within 1s")

@@ -3,9 +3,15 @@
 use crate::log::{say, warn};
 use std::future::Future;
 use std::io;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// The exit status after a second signal.
 const EXIT_AT_ONCE: i32 = 5;
+
+/// The time in which further signals belong to the first one. The program `timeout`, for example,
+/// sends its signal to the process and to its group.
+const SAME: Duration = Duration::from_millis(250);
 
 /// Resolves at the first signal. The signals are caught from this call on.
 ///
@@ -17,11 +23,20 @@ pub(crate) fn asked_to_stop() -> io::Result<impl Future<Output = ()>> {
         signals.next().await;
         say("stopping: accepted requests are answered");
         tokio::spawn(async move {
+            let _ = timeout(SAME, signals.ignored()).await;
             signals.next().await;
             warn("stopped by a second signal: requests may have no answer");
             std::process::exit(EXIT_AT_ONCE);
         });
     })
+}
+
+impl Signals {
+    async fn ignored(&mut self) {
+        loop {
+            self.next().await;
+        }
+    }
 }
 
 #[cfg(unix)]
