@@ -1,7 +1,7 @@
 //! The connections of the service: a limited number, each with a limit of time for its client.
 //!
 //! # Rules
-//! 1. At most so many connections are open. Further clients wait until one is closed.
+//! 1. The number of open connections is limited. Further clients wait until one is closed.
 //! 2. A client has a limited time to send the head of its next request, and as much to take each
 //!    part of an answer. The extractor of the body has the same limit.
 //! 3. [`Connections::close`] lets each connection finish the request that it has. Connections
@@ -127,8 +127,8 @@ async fn serve(
     }
 }
 
-/// Returns the service of a connection. It counts requests whose body did not arrive in time, after
-/// which hyper closes the connection.
+/// Returns the service of a connection. It counts requests whose body did not arrive in time.
+/// After one of those, hyper closes the connection.
 fn answering(
     router: Router,
     cut_off: Arc<AtomicU64>,

@@ -57,6 +57,9 @@ impl Named {
 ///
 /// A browser sends such requests from any page, without the consent of the service. The page does
 /// not see the answer, but the load or the computation has happened.
+///
+/// A page whose own name resolves to the address of the service passes. A proxy that accepts only
+/// the names of the service refuses it.
 pub(crate) struct OwnOrigin;
 
 impl<S: Sync> FromRequestParts<S> for OwnOrigin {

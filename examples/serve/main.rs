@@ -152,7 +152,7 @@ struct Options {
     /// The most connections. Further clients wait until one is closed.
     #[arg(long, default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_connections: usize,
-    /// The time in which a client sends a head or a body, or takes a part of an answer, in seconds.
+    /// The time in which a client sends a head or a body, or takes part of an answer, in seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     client_seconds: u64,
     /// The time in which the file is loaded, at the start and again on request, in seconds.
