@@ -17,8 +17,9 @@
 //! how long the device ran the op, in nanoseconds.
 //!
 //! On CUDA devices `start` and `end` are emitted once the op has finished, by a thread of the
-//! runtime or by one that synchronizes, before a task that awaits the op is woken. They have one
-//! more field, `ago_ns`: how long ago the op started or ended, in nanoseconds.
+//! runtime before it wakes the tasks that await the op, or by a thread that synchronizes. A task
+//! that finds the op finished without being woken may go on before. They have one more field,
+//! `ago_ns`: how long ago the op started or ended, in nanoseconds.
 //!
 //! The enqueuing call emits `enqueue` and `edge` once the op is on its stream, with no lock held.
 //! The device may have started the op by then.

@@ -2,12 +2,11 @@
 
 use crate::support::software::in_child;
 use crate::with_outside_devices;
-use futures::FutureExt;
-use futures::executor::block_on;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{self, Poll, Wake, Waker};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber, info_span};
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -86,18 +85,53 @@ fn put_ops(device: &Device, other: &Stream) -> Result<()> {
     })
 }
 
-/// Awaits an op that is held at the first poll. Its end is reported when the task goes on.
+/// Tells that a task was woken.
+struct Woken(mpsc::Sender<()>);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).unwrap();
+    }
+}
+
+/// Awaits an op until its task is woken. The op's end is reported by then.
 fn await_held_op(device: &Device, steps: &Steps) -> Result<()> {
     let stream = device.new_stream()?;
     let x = stream.alloc::<f32>(1000)?;
     let gate = stream.hold()?;
     let mut fill = pin!(stream.fill(&x, 1.0).into_future());
-    assert!(fill.as_mut().now_or_never().is_none());
+    let (tell, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Woken(tell)));
+    let mut context = task::Context::from_waker(&waker);
+    assert!(fill.as_mut().poll(&mut context).is_pending());
     gate.open();
-    block_on(fill)?;
-    let ends =
-        steps.0.lock().unwrap().drain(..).filter(|step| (&*step.op, &*step.phase) == ("fill", "end")).count();
-    assert_eq!(ends, 1, "on {}", device.id());
+    woken.recv().unwrap();
+    assert!(matches!(fill.poll(&mut context), Poll::Ready(Ok(()))));
+    let is_end = |step: &Step| step.op == "fill" && step.phase == "end";
+    assert_eq!(steps.0.lock().unwrap().drain(..).filter(is_end).count(), 1, "on {}", device.id());
+    Ok(())
+}
+
+/// Makes a call in a span that enqueues nothing, and then an op outside of it, while the span is
+/// open.
+fn leave_nothing(device: &Device, steps: &Steps) -> Result<()> {
+    let [stream, other] = [device.new_stream()?, device.new_stream()?];
+    let x = stream.alloc::<f32>(10)?;
+    stream.fill(&x, 1.0).blocking_wait()?;
+    let held = other.hold()?;
+    drop(other.fill(&other.alloc::<f32>(10)?, 1.0));
+    stream.wait_stream(&other).queued()?;
+    let request = info_span!("request");
+    request.in_scope(|| stream.wait_stream(&other).queued())?;
+    drop(stream.fill(&x, 2.0));
+    let refused = request.in_scope(|| other.fill(&x, 3.0).blocking_wait()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unordered);
+    drop(other.call(|| ()));
+    held.open();
+    device.synchronize().blocking_wait()?;
+    let steps = std::mem::take(&mut *steps.0.lock().unwrap());
+    let of_request: Vec<_> = steps.iter().filter(|step| step.span.is_some()).collect();
+    assert!(of_request.is_empty(), "{of_request:?} on {}", device.id());
     Ok(())
 }
 
@@ -109,8 +143,10 @@ fn every_step_of_an_op_is_in_the_span_of_its_call_and_its_end_has_its_time() {
         let runtime = with_outside_devices(Runtime::builder(), 1).build().unwrap();
         let other = runtime.device(DeviceId::Cpu(0)).unwrap().new_stream().unwrap();
         for id in [DeviceId::Cpu(0), DeviceId::Other { backend: BACKEND, ordinal: 0 }, DeviceId::Cuda(0)] {
-            await_held_op(&runtime.device(id).unwrap(), &steps).unwrap();
-            put_ops(&runtime.device(id).unwrap(), &other).unwrap();
+            let device = runtime.device(id).unwrap();
+            await_held_op(&device, &steps).unwrap();
+            leave_nothing(&device, &steps).unwrap();
+            put_ops(&device, &other).unwrap();
             let mut spans = BTreeMap::<_, Vec<_>>::new();
             for step in steps.0.lock().unwrap().drain(..).filter(|step| step.op != "hold") {
                 assert_eq!(step.took_ns.is_some(), step.phase == "end", "{step:?} of {id}");

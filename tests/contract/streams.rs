@@ -5,7 +5,7 @@ use crate::{contract, refused};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use warpline::prelude::*;
-use warpline::{Priority, writes};
+use warpline::{Priority, reads, writes};
 
 /// A list to which host functions append when they run.
 #[derive(Clone, Default)]
@@ -53,6 +53,17 @@ contract! {
         let _ = stream.refuse_writes(error, writes(none));
         let count = |refused: &BTreeMap<_, u64>| refused.values().sum::<u64>();
         assert_eq!(count(&device.op_stats().refused), count(&refused) + 1);
+        // More than can be addressed, and foreign work within foreign work.
+        assert!(stream.alloc::<u64>(usize::MAX / 4).is_err());
+        let inner = || {
+            // SAFETY: nothing is enqueued.
+            drop(unsafe { stream.external(reads(none), writes(none), |_| ()) });
+        };
+        // SAFETY: nothing is enqueued here either.
+        let outer = unsafe { stream.external(reads(none), writes(none), |_| inner()) };
+        outer.await?;
+        assert_eq!(count(&device.op_stats().refused), count(&refused) + 3);
+        let enqueued = device.op_stats().enqueued;
 
         for fill in fills {
             fill.await?;
@@ -60,7 +71,7 @@ contract! {
         drop((stream, other));
         device.synchronize().await?;
         let after = device.op_stats();
-        assert_eq!((after.enqueued, after.in_flight), (held.enqueued, 0));
+        assert_eq!((after.enqueued, after.in_flight), (enqueued, 0));
     }
 
     async fn work_of_one_stream_runs_in_the_order_of_the_calls([device]) {

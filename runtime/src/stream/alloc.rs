@@ -157,7 +157,9 @@ fn too_long(core: &StreamCore, site: Site, len: usize, element_bytes: usize) -> 
     let why = format_args!(
         "{len} elements of {element_bytes} bytes are more than can be addressed; allocate fewer"
     );
-    error(core, site, ErrorKind::OutOfMemory, why)
+    let error = error(core, site, ErrorKind::OutOfMemory, why);
+    core.count_refusal(&error);
+    error
 }
 
 /// Allocates memory, and zeroes it first if `zeroed` is true or the runtime zeroes every
@@ -197,7 +199,7 @@ fn zeroed_if(
     site: Site,
     allocation: Result<Arc<Allocation>>,
 ) -> Result<Arc<Allocation>> {
-    let allocation = allocation.inspect_err(|error| core.device.tally.refuses(error))?;
+    let allocation = allocation.inspect_err(|error| core.count_refusal(error))?;
     if zeroed || core.device.zero_on_free {
         zero(core, site, &allocation)?;
     }

@@ -205,8 +205,9 @@ impl Stream {
         const WHY: &str = "the stream is being captured, and a capture cannot see what foreign \
             work enqueues; do it between launches";
         let begun = core.refuse_captured(site, WHY).and_then(|()| core.capture(site));
+        let begun = begun.and_then(|_| Turn::begin(core, site));
         let begun = begun.map_err(|error| core.refuse_op(&operands, error.at(site), false));
-        let place = begun.and_then(|_| Turn::begin(core, site)).and_then(|turn| match turn.native.clone() {
+        let place = begun.and_then(|turn| match turn.native.clone() {
             Some(native) => turn.enqueue_native(site, &operands, native, f),
             None => turn.enqueue(site, &operands, f),
         });

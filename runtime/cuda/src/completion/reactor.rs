@@ -143,8 +143,7 @@ fn attend(commands: &Receiver<Command>, watched: &mut Vec<Watched>, checks: &mut
                 each.timeline.let_pass(each.track.passed());
             }
             let reached = each.track.reached();
-            // Before the tasks are woken, so that a task that awaited an op finds its end
-            // reported.
+            // Before the tasks are woken, so that a woken task finds the end of its op reported.
             if !each.track.spans.is_empty()
                 && let Some(_inside) = warpline_driver::process::enter_driver()
             {

@@ -216,8 +216,8 @@ impl StreamCore {
             state = self.lock_slowly(state, site, turn)?;
         }
         self.device.ensure_open()?;
-        // Mostly nobody listens, and the field is left as it is.
-        if caller.is_some() {
+        // Also if it is none: a call before, which enqueued nothing, may have left its own.
+        if op_events::listened_to() {
             state.caller = caller;
         }
         Ok(state)

@@ -332,14 +332,19 @@ impl StreamCore {
         self.not_written(request, elsewhere.unwrap_or(error))
     }
 
-    /// Counts a refused op, and marks what it would have written. A refused step of a capture is
-    /// not counted.
+    /// Counts a refused op, and marks what it would have written.
     #[cold]
     pub(crate) fn refuse_op(&self, operands: &[Operand<'_>], error: Error, everybodys: bool) -> Error {
-        if !self.is_captured() {
-            self.device.tally.refuses(&error);
-        }
+        self.count_refusal(&error);
         self.mark(operands, error, everybodys)
+    }
+
+    /// Counts a refused op or allocation, unless it is a step of a capture.
+    #[cold]
+    pub(crate) fn count_refusal(&self, error: &Error) {
+        if !self.is_captured() {
+            self.device.tally.refuses(error);
+        }
     }
 
     /// Marks what a refused call on this stream would have written, if such an error leaves a mark.
