@@ -109,7 +109,7 @@ impl fmt::Display for ServeError {
                 "the row was given the length {given}, and all rows of this batcher have one length; build \
                  it with build_packed for rows of different lengths"
             ),
-            ServeError::Late => f.write_str("no batch can answer before the deadline"),
+            ServeError::Late => f.write_str("there is no answer before the deadline"),
             ServeError::Writer(error) => write!(f, "the row was not written: {error}"),
             ServeError::Model(error) => write!(f, "the model failed for the whole batch: {error}"),
             ServeError::Panicked(message) => write!(f, "the model panicked for the whole batch: {message}"),
