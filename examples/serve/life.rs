@@ -10,7 +10,7 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use warpline::{Error, HealthState};
 
 /// The time in which open connections get their answers once all calls have theirs.
@@ -33,7 +33,8 @@ pub(crate) enum OnFault {
 pub(crate) enum Ending {
     /// It was asked to stop, and answered all requests that it had accepted.
     Drained,
-    /// It was asked to stop, and rows had no answer at the deadline.
+    /// It was asked to stop, and requests had no answer at the deadline. Both numbers are 0 if
+    /// these had rows of two versions, and none was queued or running at that moment.
     Left {
         /// Queued rows, which were refused.
         refused: usize,
@@ -86,10 +87,12 @@ async fn ending(
 
 async fn drained(service: &Service, drain: Duration) -> Ending {
     service.begin_to_stop();
-    let left = service.batcher.drain(Instant::now() + drain).await;
+    let deadline = Instant::now() + drain;
+    let settled = timeout_at(deadline, service.settled()).await;
+    let left = service.batcher.drain(deadline).await;
     match service.device.health() {
         HealthState::Failing(error) => Ending::Fault(error),
-        _ if left.refused + left.running == 0 => Ending::Drained,
+        _ if settled.is_ok() && left.refused + left.running == 0 => Ending::Drained,
         _ => Ending::Left { refused: left.refused, running: left.running },
     }
 }

@@ -8,9 +8,8 @@ use futures::future::try_join_all;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::time::{Instant, timeout};
 use warpline::HealthState;
 use warpline::ops::Shape;
@@ -52,7 +51,29 @@ pub(crate) struct Service {
     /// One load at a time.
     loading: Arc<Mutex<()>>,
     pub(crate) figures: Figures,
-    is_stopping: AtomicBool,
+    open: watch::Sender<Open>,
+}
+
+/// The requests that a stop waits for.
+#[derive(Debug, Default)]
+struct Open {
+    /// Set once. No request and no version begins after it.
+    is_stopping: bool,
+    /// The version at which each open request of several rows began.
+    began: Vec<u64>,
+}
+
+/// An open request. Dropping it ends it.
+struct Begun<'a>(&'a watch::Sender<Open>, Option<u64>);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let Some(version) = self.1 else { return };
+        self.0.send_modify(|open| {
+            let at = open.began.iter().position(|&began| began == version);
+            open.began.swap_remove(at.expect("it is open"));
+        });
+    }
 }
 
 /// The reason for which a request has no answer.
@@ -122,7 +143,7 @@ impl Service {
             loader,
             loading: Arc::default(),
             figures,
-            is_stopping: AtomicBool::new(false),
+            open: watch::Sender::default(),
         })
     }
 
@@ -135,6 +156,7 @@ impl Service {
         pixels: &Pixels,
         deadline: Option<Instant>,
     ) -> Result<(u64, Vec<Row>), Unanswered> {
+        let _open = self.begin(pixels.rows())?;
         let mut rows = self.submit(pixels, 0..pixels.rows(), deadline).await?;
         for computed_again in 0.. {
             let newest = rows.iter().map(Row::version).max().unwrap_or_default();
@@ -151,6 +173,20 @@ impl Service {
             }
         }
         Err(Unanswered::Swapped { rows: rows.len() })
+    }
+
+    /// Begins a request, unless the service stops. A single row never has two versions.
+    fn begin(&self, rows: usize) -> Result<Begun<'_>, ServeError> {
+        let mut begun = Err(ServeError::Draining);
+        self.open.send_if_modified(|open| {
+            if !open.is_stopping {
+                let version = (rows > 1).then(|| self.batcher.version());
+                open.began.extend(version);
+                begun = Ok(Begun(&self.open, version));
+            }
+            false
+        });
+        begun
     }
 
     /// Submits some of the images. If one gets no answer, the others leave the batcher.
@@ -218,7 +254,7 @@ impl Service {
     pub(crate) fn why_not_ready(&self) -> Option<String> {
         match self.device.health() {
             HealthState::Failing(fault) => Some(format!("{} has failed: {fault}", self.device.id())),
-            HealthState::Ready if !self.is_stopping.load(Ordering::Acquire) => {
+            HealthState::Ready if !self.open.borrow().is_stopping => {
                 let closed = || "the batcher accepts no more rows; restart the service".to_owned();
                 (!self.batcher.is_open()).then(closed)
             }
@@ -228,7 +264,17 @@ impl Service {
 
     /// Makes the service unready, before its batcher is drained.
     pub(crate) fn begin_to_stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
+        self.open.send_modify(|open| open.is_stopping = true);
+    }
+
+    /// Waits, after [`begin_to_stop`](Self::begin_to_stop), until no open request can have rows of
+    /// two versions. A batcher that drains would refuse to compute them again.
+    ///
+    /// It does not wait for other requests: their rows may wait for a full batch, which only the
+    /// drain ends early.
+    pub(crate) async fn settled(&self) {
+        let (newest, mut open) = (self.batcher.version(), self.open.subscribe());
+        let _ = open.wait_for(|open| open.began.iter().all(|&began| began == newest)).await;
     }
 }
 

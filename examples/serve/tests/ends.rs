@@ -91,6 +91,35 @@ fn a_service_that_stops_answers_what_it_accepted_and_refuses_the_rest() {
 }
 
 #[test]
+fn a_service_that_stops_computes_rows_of_an_older_version_again() {
+    test(async {
+        let rig = Rig::narrow().await;
+        let (second, third) = (Reference::new(2), Reference::new(3));
+        let mut held = rig.hold(&second).await;
+        let listening = listen(&rig, Duration::from_secs(50), OnFault::Exit).await;
+        let images = Numbers(44).images(2);
+        let (address, body) = (listening.address, in_json(&images).to_string());
+        let accepted = tokio::spawn(async move { send(address, "POST", INFER, &body).await });
+        held.began.recv().await.unwrap();
+        rig.queued(1).await;
+        let next = rig.hold(&third).await;
+        listening.stop.send(()).unwrap();
+        while rig.service.why_not_ready().is_none() {
+            tokio::task::yield_now().await;
+        }
+        held.permits.add_permits(1);
+        next.permits.add_permits(2);
+        let (status, answer) = accepted.await.unwrap();
+        assert_eq!(status, 200, "{answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let logits: Vec<_> = images.chunks(PIXELS).flat_map(|image| third.logits(image)).collect();
+        assert_eq!(f32s_of(&answer["outputs"][0]["data"]), logits);
+        let ending = listening.ended.await.unwrap();
+        assert!(matches!(ending, Ending::Drained), "{ending:?}");
+    });
+}
+
+#[test]
 fn a_drain_that_takes_too_long_ends_with_the_numbers_of_those_left() {
     test(async {
         let rig = Rig::narrow().await;
