@@ -219,10 +219,16 @@ impl Service {
             Ok(loaded) => loaded.map_err(|error| self.not_loaded(&error))?,
             Err(_) => return Err(NotLoaded::Slow(too_slow(&self.settings))),
         };
+        // While this is borrowed, no stop begins.
+        let open = self.open.borrow();
+        if let Some(why) = self.why_unready(open.is_stopping) {
+            return Err(NotLoaded::Unready(why));
+        }
         let swapped = self.batcher.swap(move |_stream, (pixels,), _rows| {
             let network = network.clone();
             async move { network.forward(&pixels) }
         });
+        drop(open);
         swapped.map(version_of).map_err(|error| self.not_loaded(&error.into()))
     }
 
@@ -252,9 +258,14 @@ impl Service {
 
     /// Returns the reason for which no request would be answered, if there is one.
     pub(crate) fn why_not_ready(&self) -> Option<String> {
+        let is_stopping = self.open.borrow().is_stopping;
+        self.why_unready(is_stopping)
+    }
+
+    fn why_unready(&self, is_stopping: bool) -> Option<String> {
         match self.device.health() {
             HealthState::Failing(fault) => Some(format!("{} has failed: {fault}", self.device.id())),
-            HealthState::Ready if !self.open.borrow().is_stopping => {
+            HealthState::Ready if !is_stopping => {
                 let closed = || "the batcher accepts no more rows; restart the service".to_owned();
                 (!self.batcher.is_open()).then(closed)
             }

@@ -120,6 +120,24 @@ fn a_service_that_stops_computes_rows_of_an_older_version_again() {
 }
 
 #[test]
+fn a_load_during_which_the_service_stops_leaves_the_model() {
+    test(async {
+        let rig = Rig::new().await;
+        let gate = rig.service.loader.hold().unwrap();
+        let load = rig.post("/v2/repository/models/digits/load", "");
+        let stop = async {
+            // The load waits for its writes by then, or is refused anyway.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            rig.service.begin_to_stop();
+            gate.open();
+        };
+        let (loaded, ()) = tokio::join!(load, stop);
+        loaded.refuses(StatusCode::SERVICE_UNAVAILABLE, &["version 1 stays", "is stopping"]);
+        assert_eq!(rig.service.version(), 1);
+    });
+}
+
+#[test]
 fn a_drain_that_takes_too_long_ends_with_the_numbers_of_those_left() {
     test(async {
         let rig = Rig::narrow().await;
