@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use warpline::HealthState;
 use warpline::ops::Shape;
 use warpline::prelude::*;
@@ -214,11 +214,12 @@ impl Service {
     /// # Errors
     /// The model before stays, and [`NotLoaded`] says why.
     pub(crate) async fn load(&self) -> Result<u64, NotLoaded> {
-        let loaded = timeout(self.settings.load_time, self.load_file()).await;
-        let (_one, network) = match loaded {
-            Ok(loaded) => loaded.map_err(|error| self.not_loaded(&error))?,
-            Err(_) => return Err(NotLoaded::Slow(too_slow(&self.settings))),
-        };
+        let deadline = Instant::now() + self.settings.load_time;
+        let one = timeout_at(deadline, self.loading.clone().lock_owned()).await;
+        let one = one.map_err(|_| NotLoaded::Slow(still_loading(&self.settings)))?;
+        let loaded = timeout_at(deadline, self.load_file(one)).await;
+        let loaded = loaded.map_err(|_| NotLoaded::Slow(too_slow(&self.settings)))?;
+        let (_one, network) = loaded.map_err(|error| self.not_loaded(&error))?;
         // While this is borrowed, no stop begins.
         let open = self.open.borrow();
         if let Some(why) = self.why_unready(open.is_stopping) {
@@ -232,12 +233,14 @@ impl Service {
         swapped.map(version_of).map_err(|error| self.not_loaded(&error.into()))
     }
 
-    /// Loads the file once earlier loads have ended. The guard keeps later loads waiting.
+    /// Loads the file. The guard keeps later loads waiting.
     ///
     /// If the caller leaves, the load still runs to its end. Otherwise each call could leave
     /// another thread in a read that never returns.
-    async fn load_file(&self) -> anyhow::Result<(OwnedMutexGuard<()>, Arc<Network>)> {
-        let one = self.loading.clone().lock_owned().await;
+    async fn load_file(
+        &self,
+        one: OwnedMutexGuard<()>,
+    ) -> anyhow::Result<(OwnedMutexGuard<()>, Arc<Network>)> {
         let (model, loader) = (self.settings.model.clone(), self.loader.clone());
         let loading =
             async move { Network::load(&model, &loader).await.map(|network| (one, network.into())) };
@@ -292,6 +295,11 @@ impl Service {
 fn too_slow(settings: &Settings) -> String {
     let (file, time) = (settings.model.display(), settings.load_time);
     format!("{file} was not loaded within {time:?}; see --load-seconds")
+}
+
+fn still_loading(settings: &Settings) -> String {
+    let file = settings.model.display();
+    format!("an earlier load of {file} has not ended; restart the service if it never does")
 }
 
 /// Returns the version that clients see. It counts the loads, and the one at the start is 1.
