@@ -64,6 +64,7 @@ pub(crate) fn decode(headers: &HeaderMap, body: Bytes, max_rows: usize) -> Resul
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LoadJson<'a> {
     #[serde(borrow)]
     parameters: Option<Parameters<'a>>,
