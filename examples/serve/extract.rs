@@ -58,6 +58,8 @@ impl Named {
 /// A browser sends such requests from any page, without the consent of the service. The page does
 /// not see the answer, but the load or the computation has happened.
 ///
+/// A proxy that rewrites the header Host makes the service refuse its own page.
+///
 /// A page whose own name resolves to the address of the service passes. A proxy that accepts only
 /// the names of the service refuses it.
 pub(crate) struct OwnOrigin;
@@ -78,7 +80,7 @@ impl<S: Sync> FromRequestParts<S> for OwnOrigin {
                 StatusCode::FORBIDDEN,
                 format!(
                     "a page of the origin {origin:?} sent this request to the host {host:?}; use the page of \
-                     the service, or a client that sends no Origin"
+                     the service, or a client that sends no Origin; a proxy must pass the Host header on"
                 ),
             )),
         }

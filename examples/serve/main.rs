@@ -49,6 +49,8 @@
 //! | 503 | without: the service stops, or its device has failed |
 //! | 504 | no answer before the deadline, or no load within `--load-seconds` |
 //!
+//! The origin of a page is compared with the header `Host`, so a proxy must pass it on unchanged.
+//!
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
 //! counts, from the time at which the request was read.
 //!

@@ -192,7 +192,8 @@ fn pages_of_other_sites_are_refused() {
             let ask = async |headers: &[_]| rig.ask(Method::POST, path, headers, body.to_owned()).await;
             for other in ["http://evil.example", "http://127.0.0.1:9999", "http://127.0.0.1", "null", ""] {
                 let answer = ask(&[("host", "127.0.0.1:8080"), ("origin", other)]).await;
-                answer.refuses(StatusCode::FORBIDDEN, &[&format!("{other:?}"), "\"127.0.0.1:8080\""]);
+                let parts = [&*format!("{other:?}"), "\"127.0.0.1:8080\"", "pass the Host header on"];
+                answer.refuses(StatusCode::FORBIDDEN, &parts);
             }
             ask(&[("origin", "http://digits.example")]).await.refuses(StatusCode::FORBIDDEN, &["None"]);
         }
