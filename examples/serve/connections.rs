@@ -40,6 +40,15 @@ pub(crate) struct Connections {
     cut_off: Arc<AtomicU64>,
 }
 
+/// The numbers of connections that were cut off.
+#[derive(Debug, PartialEq)]
+pub(crate) struct CutOff {
+    /// Those whose client stalled.
+    pub(crate) stalled: u64,
+    /// Those that were open after the grace. The client or the service was slow.
+    pub(crate) open: u64,
+}
+
 impl Connections {
     /// Makes connections of which at most `most` are open, and whose clients have `time`.
     pub(crate) fn new(router: Router, most: usize, time: Duration) -> Self {
@@ -73,13 +82,13 @@ impl Connections {
     }
 
     /// Closes all connections, those with a request once it is answered, for at most `grace`.
-    /// Returns the number of those that were cut off, now or earlier.
-    pub(crate) async fn close(mut self, grace: Duration) -> u64 {
+    /// Returns the numbers of those that were cut off, now or earlier.
+    pub(crate) async fn close(mut self, grace: Duration) -> CutOff {
         self.closing.send_replace(true);
         let _ = timeout(grace, async { while self.open.join_next().await.is_some() {} }).await;
-        let left = self.open.len() as u64;
+        let open = self.open.len() as u64;
         self.open.shutdown().await;
-        self.cut_off.load(Ordering::Relaxed) + left
+        CutOff { stalled: self.cut_off.load(Ordering::Relaxed), open }
     }
 }
 

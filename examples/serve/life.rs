@@ -1,6 +1,6 @@
 //! The life of the service: it serves until it is asked to stop or its device fails.
 
-use crate::connections::Connections;
+use crate::connections::{Connections, CutOff};
 use crate::log::warn;
 use crate::routes::routes;
 use crate::service::Service;
@@ -65,10 +65,12 @@ pub(crate) async fn serve(
         never = keep_up(&service) => match never {},
     };
     drop(listener);
-    match connections.close(GRACE).await {
-        0 => {}
-        1 => warn("1 connection was cut off, because its client stalled"),
-        many => warn(format_args!("{many} connections were cut off, because their clients stalled")),
+    let CutOff { stalled, open } = connections.close(GRACE).await;
+    if stalled > 0 {
+        warn(format_args!("connections cut off because their clients stalled: {stalled}"));
+    }
+    if open > 0 {
+        warn(format_args!("connections cut off because they were open {GRACE:?} after the drain: {open}"));
     }
     ending
 }

@@ -54,8 +54,8 @@
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
 //! counts, from the time at which the request was read.
 //!
-//! A client that stalls is cut off after `--client-seconds`, and so are, at the end, those that
-//! still have a request 2 s after the drain. The log has their number.
+//! A client that stalls is cut off after `--client-seconds`, and so are, at the end, connections
+//! that still have a request 2 s after the drain. The log has both numbers.
 //!
 //! # Exit status
 //! | status | |

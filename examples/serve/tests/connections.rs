@@ -1,7 +1,7 @@
 //! Limits of connections and of their clients.
 
 use super::*;
-use crate::connections::Connections;
+use crate::connections::{Connections, CutOff};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -9,13 +9,14 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 const LIVE: &[u8] = b"GET /v2/health/live HTTP/1.1\r\nhost: digits\r\n\r\n";
+const NONE: CutOff = CutOff { stalled: 0, open: 0 };
 const LONG: Duration = Duration::from_secs(60);
 
 /// Connections that are accepted until `close` is sent or dropped, and then their cut off ones.
 struct Accepting {
     address: SocketAddr,
     close: oneshot::Sender<()>,
-    cut_off: JoinHandle<u64>,
+    cut_off: JoinHandle<CutOff>,
 }
 
 impl Accepting {
@@ -40,8 +41,8 @@ impl Accepting {
         client
     }
 
-    /// Closes the connections, and returns the number of those that were cut off.
-    async fn cut_off(self) -> u64 {
+    /// Closes the connections, and returns the numbers of those that were cut off.
+    async fn cut_off(self) -> CutOff {
         drop(self.close);
         self.cut_off.await.unwrap()
     }
@@ -76,7 +77,7 @@ fn clients_beyond_the_limit_wait_for_a_place() {
         }
         drop(first);
         is_live(&mut second).await;
-        assert_eq!(accepting.cut_off().await, 0);
+        assert_eq!(accepting.cut_off().await, NONE);
         assert_eq!(rest(&mut second).await, "", "the idle connection was not closed");
     });
 }
@@ -93,7 +94,7 @@ fn clients_that_stall_in_a_head_are_cut_off_and_idle_ones_only_closed() {
         for client in [&mut silent, &mut idle, &mut stalled] {
             assert_eq!(rest(client).await, "");
         }
-        assert_eq!(accepting.cut_off().await, 1);
+        assert_eq!(accepting.cut_off().await, CutOff { stalled: 1, open: 0 });
     });
 }
 
@@ -107,7 +108,7 @@ fn a_body_that_does_not_arrive_in_time_is_answered_and_cut_off() {
         let answer = rest(&mut accepting.connect(request.as_bytes()).await).await;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
         assert!(answer.contains("{\"error\":\"the body was not sent within 50ms"), "{answer}");
-        assert_eq!(accepting.cut_off().await, 1);
+        assert_eq!(accepting.cut_off().await, CutOff { stalled: 1, open: 0 });
     });
 }
 
@@ -121,7 +122,7 @@ fn a_client_that_does_not_take_its_answers_is_cut_off() {
         // Both buffers fill up, until the service closes the connection.
         let page = b"GET / HTTP/1.1\r\nhost: digits\r\n\r\n".repeat(1000);
         while client.write_all(&page).await.is_ok() {}
-        assert_eq!(accepting.cut_off().await, 1);
+        assert_eq!(accepting.cut_off().await, CutOff { stalled: 1, open: 0 });
     });
 }
 
@@ -142,7 +143,7 @@ fn a_long_wait_for_an_answer_is_no_stall() {
         }
         held.permits.add_permits(1);
         is_live(&mut client).await;
-        assert_eq!(accepting.cut_off().await, 0);
+        assert_eq!(accepting.cut_off().await, NONE);
     });
 }
 
@@ -156,7 +157,7 @@ fn connections_that_outlast_the_grace_are_cut_off() {
         let head = format!("POST {INFER} HTTP/1.1\r\nhost: digits\r\ncontent-length: {}\r\n\r\n", body.len());
         let mut client = accepting.connect((head + &body).as_bytes()).await;
         held.began.recv().await.unwrap();
-        assert_eq!(accepting.cut_off().await, 1);
+        assert_eq!(accepting.cut_off().await, CutOff { stalled: 0, open: 1 });
         assert_eq!(rest(&mut client).await, "");
     });
 }
