@@ -4,7 +4,10 @@
 //! 1. The number of open connections is limited. Further clients wait until one is closed.
 //! 2. A client has a limited time to send the head of its next request, and as much to take each
 //!    part of an answer. The extractor of the body has the same limit.
-//! 3. [`Connections::close`] lets each connection finish the request that it has. Connections
+//! 3. A request may be refused before its body was read. The rest is then read and discarded, up to
+//!    [`DISCARDED`]. Otherwise the kernel would reset the connection, and a client that still sends
+//!    would not get the answer.
+//! 4. [`Connections::close`] lets each connection finish the request that it has. Connections
 //!    without one are closed immediately.
 
 use axum::Router;
@@ -21,13 +24,17 @@ use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
+
+/// The most bytes that are discarded after a refusal, within the time of a client.
+const DISCARDED: u64 = 64 << 20;
 
 /// The open connections. Dropping this aborts them.
 pub(crate) struct Connections {
@@ -115,7 +122,8 @@ async fn serve(
     stream.as_mut().set_write_timeout_pinned(Some(time));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(time);
-    let service = answering(router, cut_off.clone());
+    let refused = Arc::new(AtomicBool::new(false));
+    let service = answering(router, cut_off.clone(), refused.clone());
     let mut connection = server.serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
@@ -128,7 +136,18 @@ async fn serve(
             (&mut connection).await
         }
     };
-    let Err(error) = ended else { return };
+    let Err(error) = ended else {
+        // hyper has closed its side: the client left, or a body was not read.
+        if refused.load(Ordering::Relaxed) && !*closing.borrow() {
+            let mut rest = connection.into_parts().io.into_inner().take(DISCARDED);
+            let discard = async { copy(&mut rest, &mut sink()).await };
+            tokio::select! {
+                _ = timeout(time, discard) => {}
+                () = async { drop(closing.wait_for(|closing| *closing).await) } => {}
+            }
+        }
+        return;
+    };
     // The time for a head also ends a connection that is idle, which is no fault of its client.
     let is_within_head = || error.is_timeout() && !connection.into_parts().read_buf.is_empty();
     if is_write_timeout(&error) || is_within_head() {
@@ -137,19 +156,21 @@ async fn serve(
 }
 
 /// Returns the service of a connection. It counts requests whose body did not arrive in time.
-/// After one of those, hyper closes the connection.
+/// After one of those, hyper closes the connection. `refused` is set while the last answer is any
+/// other refusal.
 fn answering(
     router: Router,
     cut_off: Arc<AtomicU64>,
+    refused: Arc<AtomicBool>,
 ) -> impl Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> {
     let router = TowerToHyperService::new(router);
     service_fn(move |request| {
-        let (answer, cut_off) = (router.call(request), cut_off.clone());
+        let (answer, cut_off, refused) = (router.call(request), cut_off.clone(), refused.clone());
         async move {
             let answer = answer.await?;
-            if answer.status() == StatusCode::REQUEST_TIMEOUT {
-                cut_off.fetch_add(1, Ordering::Relaxed);
-            }
+            let (status, late) = (answer.status(), StatusCode::REQUEST_TIMEOUT);
+            cut_off.fetch_add((status == late).into(), Ordering::Relaxed);
+            refused.store(!status.is_success() && status != late, Ordering::Relaxed);
             Ok(answer)
         }
     })

@@ -49,6 +49,10 @@
 //! | 503 | without: the service stops, or its device has failed |
 //! | 504 | no answer before the deadline, or no load within `--load-seconds` |
 //!
+//! After a refusal, up to 64 MiB of the body that were not read are discarded, for at most
+//! `--client-seconds`. Then the connection is closed, and a client that still sends may get an
+//! error of its connection instead of the answer.
+//!
 //! The origin of a page is compared with the header `Host`, so a proxy must pass it on unchanged.
 //!
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one

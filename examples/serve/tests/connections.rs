@@ -113,6 +113,32 @@ fn a_body_that_does_not_arrive_in_time_is_answered_and_cut_off() {
 }
 
 #[test]
+fn refusals_reach_clients_that_still_send_the_body() {
+    test(async {
+        let rig = Rig::new().await;
+        let accepting = Accepting::new(&rig, 8, LONG, LONG).await;
+        let body = vec![b'x'; 20 << 20];
+        let head = |header, len| {
+            format!("POST {INFER} HTTP/1.1\r\nhost: digits\r\n{header}content-length: {len}\r\n\r\n")
+        };
+        let other_site = "origin: http://evil.example\r\n";
+        for (status, header) in [(413, ""), (403, other_site)] {
+            let mut client = accepting.connect(head(header, body.len()).as_bytes()).await;
+            client.write_all(&body).await.unwrap();
+            let answer = rest(&mut client).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+        // A client that sends without an end is cut off.
+        let mut client = accepting.connect(head("", usize::MAX).as_bytes()).await;
+        while client.write_all(&body).await.is_ok() {}
+        // One that stops sending does not hold up the end.
+        let mut client = accepting.connect(head(other_site, 9).as_bytes()).await;
+        assert!(rest(&mut client).await.starts_with("HTTP/1.1 403 "));
+        assert_eq!(accepting.cut_off().await, NONE);
+    });
+}
+
+#[test]
 fn a_client_that_does_not_take_its_answers_is_cut_off() {
     test(async {
         let rig = Rig::new().await;
