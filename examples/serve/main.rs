@@ -58,6 +58,11 @@
 //! A deadline is the header `deadline-ms`, or Triton's parameter `timeout`, in µs; the earlier one
 //! counts, from the time at which the request was read.
 //!
+//! If `--max-connections` are open, the one that is idle longest, for a quarter of a second or
+//! more, is closed for the next client. If all of them have a request, further clients wait, and
+//! so do health probes: choose a limit above the number of requests at a time, or a longer timeout
+//! of the probes.
+//!
 //! A client that stalls is cut off after `--client-seconds`, and so are, at the end, connections
 //! that still have a request 2 s after the drain. The log has both numbers.
 //!
@@ -155,7 +160,7 @@ struct Options {
     /// The number of batches that run at a time.
     #[arg(long, default_value_t = 2)]
     in_flight: usize,
-    /// The most connections. Further clients wait until one is closed.
+    /// The most connections. For the next client, the one that is idle longest is closed.
     #[arg(long, default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_connections: usize,
     /// The time in which a client sends a head or a body, or takes part of an answer, in seconds.

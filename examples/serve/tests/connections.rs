@@ -63,22 +63,55 @@ async fn rest(client: &mut TcpStream) -> String {
 }
 
 #[test]
-fn clients_beyond_the_limit_wait_for_a_place() {
+fn clients_beyond_the_limit_wait_while_all_connections_have_a_request() {
     test(async {
-        let rig = Rig::new().await;
+        let rig = Rig::narrow().await;
+        let mut held = rig.hold(&rig.reference).await;
         let accepting = Accepting::new(&rig, 1, LONG, LONG).await;
-        let mut first = accepting.connect(LIVE).await;
-        is_live(&mut first).await;
+        let body = in_json(&Numbers(52).images(1)).to_string();
+        let head = format!("POST {INFER} HTTP/1.1\r\nhost: digits\r\ncontent-length: {}\r\n\r\n", body.len());
+        let mut first = accepting.connect((head + &body).as_bytes()).await;
+        held.began.recv().await.unwrap();
         let mut second = accepting.connect(LIVE).await;
-        for _ in 0..20 {
-            first.write_all(LIVE).await.unwrap();
-            is_live(&mut first).await;
-            assert!(second.try_read(&mut [0]).is_err(), "there was no place for it");
-        }
-        drop(first);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(second.try_read(&mut [0]).is_err(), "there was no place for it");
+        held.permits.add_permits(1);
+        is_live(&mut first).await;
         is_live(&mut second).await;
+        assert_eq!(rest(&mut first).await, "", "the idle connection was not closed");
         assert_eq!(accepting.cut_off().await, NONE);
         assert_eq!(rest(&mut second).await, "", "the idle connection was not closed");
+    });
+}
+
+#[test]
+fn the_connection_that_is_idle_longest_makes_room() {
+    test(async {
+        let rig = Rig::new().await;
+        let accepting = Accepting::new(&rig, 3, LONG, LONG).await;
+        let mut oldest = accepting.connect(LIVE).await;
+        let mut next = accepting.connect(LIVE).await;
+        is_live(&mut oldest).await;
+        is_live(&mut next).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut silent = accepting.connect(b"").await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Its client would leave only later, and need not be waited for.
+        oldest.write_all(b"GET /v3 HTTP/1.1\r\nhost: digits\r\n\r\n").await.unwrap();
+        assert!(oldest.read(&mut [0; 1024]).await.unwrap() > 0);
+        // The order in which they fell idle.
+        let mut probes = vec![];
+        for client in [&mut next, &mut silent, &mut oldest] {
+            let mut probe = accepting.connect(LIVE).await;
+            is_live(&mut probe).await;
+            assert_eq!(rest(client).await, "");
+            probes.push(probe);
+        }
+        for probe in &mut probes {
+            probe.write_all(LIVE).await.unwrap();
+            is_live(probe).await;
+        }
+        assert_eq!(accepting.cut_off().await, NONE);
     });
 }
 
