@@ -76,13 +76,14 @@ impl<S: Sync> FromRequestParts<S> for OwnOrigin {
             (Some(site), Some(host)) if host.as_bytes().eq_ignore_ascii_case(site.as_bytes()) => {
                 Ok(OwnOrigin)
             }
-            _ => Err(Refused::new(
-                StatusCode::FORBIDDEN,
-                format!(
-                    "a page of the origin {origin:?} sent this request to the host {host:?}; use the page of \
-                     the service, or a client that sends no Origin; a proxy must pass the Host header on"
-                ),
-            )),
+            _ => {
+                let host = host.map_or_else(|| "no host".to_owned(), |host| format!("the host {host:?}"));
+                let reason = format!(
+                    "a page of the origin {origin:?} sent this request to {host}; use the page of the \
+                     service, or a client that sends no Origin; a proxy must pass the Host header on"
+                );
+                Err(Refused::new(StatusCode::FORBIDDEN, reason))
+            }
         }
     }
 }

@@ -14,8 +14,19 @@
 //! # reads the file again and replaces the model, under load:
 //! curl -X POST http://127.0.0.1:8080/v2/repository/models/digits/load
 //! ```
-//! The page at `/` has a canvas for a digit, and shows the answer. `client_test.py` drives the
-//! service by NVIDIA's `tritonclient`, and `process_test.py` checks answers and exit statuses.
+//! `--help` lists the options. `client_test.py` drives the service by NVIDIA's `tritonclient`, and
+//! `process_test.py` checks answers and exit statuses.
+//!
+//! | path | |
+//! |---|---|
+//! | `GET /` | a page with a canvas for a digit, which shows the answer |
+//! | `GET /v2/health/live`, `GET /v2/health/ready` | the process runs; it answers requests |
+//! | `GET /v2`, `GET /v2/models/digits` | the service, and the inputs and outputs of the model |
+//! | `GET /v2/models/digits/ready` | the model answers requests |
+//! | `POST /v2/models/digits/infer` | answers a request |
+//! | `POST /v2/repository/index` | the models, of which there is one, and its state |
+//! | `POST /v2/repository/models/digits/load` | reads the file again |
+//! | `GET /metrics` | figures as Prometheus reads them |
 //!
 //! The model `digits` has the input `pixels`, FP32 `[rows, 64]`, and the outputs `logits`, FP32
 //! `[rows, 10]`, and `digit`, INT64 `[rows]`. Tensors are JSON or binary. Clients send grey
@@ -39,8 +50,9 @@
 //! | status | |
 //! |---|---|
 //! | 400 | a mistake in the request; nothing of it has reached the device |
+//! | 400 | for a load: the file is missing, or is none of the network; the model before stays |
 //! | 403 | a page of another site sent the request to infer or load |
-//! | 404 | another model, or a version that is not the current one |
+//! | 404, 405 | an unknown path, model or method, or a version that is not the current one |
 //! | 408 | the body was not sent within `--client-seconds` |
 //! | 413, 415 | a body that is too long or compressed |
 //! | 500 | the model failed for the batch |
@@ -69,9 +81,9 @@
 //! # Exit status
 //! | status | |
 //! |---|---|
-//! | 0 | SIGTERM or Ctrl-C, and all accepted requests were answered |
+//! | 0 | SIGTERM or Ctrl-C, and all accepted rows were answered; a load may be cut off |
 //! | 1 | the service did not start, or an error that is none of these |
-//! | 2 | wrong arguments |
+//! | 2 | an argument that is wrong by itself |
 //! | 3 | the device has failed; a supervisor starts a new process |
 //! | 4 | SIGTERM or Ctrl-C, and `--drain-seconds` did not suffice |
 //! | 5 | a second SIGTERM or Ctrl-C, a quarter of a second later or more |
@@ -125,12 +137,13 @@ use life::{Ending, OnFault};
 use log::{say, warn};
 use service::{Service, Settings};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use warpline::prelude::*;
-use warpline::{DeviceArgs, DeviceId};
+use warpline::{DeviceArgs, DeviceId, HealthState};
 
 /// The exit status after a device fault.
 const EXIT_FAULT: u8 = 3;
@@ -149,7 +162,7 @@ struct Options {
     #[command(flatten)]
     device: DeviceArgs,
     /// The most rows of a batch.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_rows: usize,
     /// The time that the first row of a batch waits for others, in µs.
     #[arg(long, default_value_t = 500)]
@@ -158,12 +171,13 @@ struct Options {
     #[arg(long, default_value_t = 256)]
     max_queued: usize,
     /// The number of batches that run at a time.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     in_flight: usize,
     /// The most connections. For the next client, the one that is idle longest is closed.
     #[arg(long, default_value_t = 256, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_connections: usize,
     /// The time in which a client sends a head or a body, or takes part of an answer, in seconds.
+    /// A connection without a request is closed after it, too.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     client_seconds: u64,
     /// The time in which the file is loaded, at the start and again on request, in seconds.
@@ -176,7 +190,7 @@ struct Options {
     #[arg(long, value_enum, default_value_t = OnFault::Exit)]
     on_fault: OnFault,
     /// Makes the Nth op of a CPU device fail it, as a rehearsal of a device fault.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     fail_at_op: Option<u64>,
 }
 
@@ -199,7 +213,7 @@ fn main() -> ExitCode {
 fn status_of(ended: anyhow::Result<Ending>) -> ExitCode {
     match ended {
         Ok(Ending::Drained) => {
-            say("stopped: all accepted requests were answered");
+            say("stopped: all accepted rows were answered");
             ExitCode::SUCCESS
         }
         Ok(Ending::Left { refused, running }) => {
@@ -238,10 +252,18 @@ async fn run(options: Options) -> anyhow::Result<Ending> {
         max_connections: options.max_connections,
         client_time: Duration::from_secs(options.client_seconds),
     };
-    let service = Arc::new(Service::start(device, settings).await?);
+    let mut stop = pin!(signals::asked_to_stop()?);
+    let started = tokio::select! {
+        started = Service::start(device.clone(), settings) => started,
+        // Nothing was accepted.
+        () = &mut stop => return Ok(Ending::Drained),
+    };
+    let service = match (started, device.health()) {
+        (Err(_), HealthState::Failing(fault)) => return Ok(Ending::Fault(fault)),
+        (started, _) => Arc::new(started?),
+    };
     let address = &options.listen;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    let stop = signals::asked_to_stop()?;
     say(format_args!("listening on http://{}, computing on {}", listener.local_addr()?, service.device));
     let drain = Duration::from_secs(options.drain_seconds);
     let ending = life::serve(service, listener, stop, drain, options.on_fault).await;

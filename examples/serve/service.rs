@@ -3,7 +3,7 @@
 use crate::figures::Figures;
 use crate::network::{DIGITS, Network, PIXELS};
 use crate::protocol::Pixels;
-use anyhow::Context;
+use anyhow::anyhow;
 use futures::future::try_join_all;
 use std::fmt;
 use std::path::PathBuf;
@@ -122,7 +122,7 @@ impl Service {
     pub(crate) async fn start(device: Device, settings: Settings) -> anyhow::Result<Self> {
         let loader = device.stream().label("loader").build()?;
         let network = timeout(settings.load_time, Network::load(&settings.model, &loader)).await;
-        let network = network.with_context(|| too_slow(&settings))??;
+        let network = network.map_err(|_| anyhow!(too_slow(&settings)))??;
         let network = Arc::new(network);
         let figures = Figures::new(settings.max_rows)?;
         let batcher = Digits::builder(&device, [Shape::from([PIXELS])], [[DIGITS].into(), [].into()])
@@ -294,7 +294,7 @@ impl Service {
 
 fn too_slow(settings: &Settings) -> String {
     let (file, time) = (settings.model.display(), settings.load_time);
-    format!("{file} was not loaded within {time:?}; see --load-seconds")
+    format!("{file} was not loaded within {time:?}, which --load-seconds sets")
 }
 
 fn still_loading(settings: &Settings) -> String {

@@ -246,7 +246,7 @@ def main(program, seconds="60"):
     path = os.path.join(tempfile.mkdtemp(), "digits.safetensors")
     write(path, WEIGHTS[0])
     start = lambda *options: Process(program, "--disable-cuda", "--model", path, *options)
-    all_answered = "all accepted requests were answered"
+    all_answered = "all accepted rows were answered"
     service = start()
     # What is allocated once is there before the memory is read.
     asyncio.run(loaded(service, 2))

@@ -149,7 +149,7 @@ fn a_load_that_takes_too_long_leaves_the_model() {
         rig.file.write(next.safetensors());
         let gate = rig.service.loader.hold().unwrap();
         // The second one waits for the first, which still runs.
-        for why in ["was not loaded within 1s; see --load-seconds", "an earlier load of"] {
+        for why in ["was not loaded within 1s, which --load-seconds sets", "an earlier load of"] {
             let slow = rig.post(LOAD, "").await;
             slow.refuses(StatusCode::GATEWAY_TIMEOUT, &["version 1 stays", why]);
             rig.infer(&in_json(&image)).await.is_by(&rig.reference, &image);
