@@ -60,9 +60,9 @@ pub(crate) struct Connections {
 /// The numbers of connections that were cut off.
 #[derive(Debug, PartialEq)]
 pub(crate) struct CutOff {
-    /// Those whose client stalled.
+    /// The number of connections whose client stalled.
     pub(crate) stalled: u64,
-    /// Those that were open after the grace. The client or the service was slow.
+    /// The number that were open after the grace: the client or the service was slow.
     pub(crate) open: u64,
 }
 

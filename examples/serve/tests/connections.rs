@@ -55,6 +55,15 @@ async fn is_live(client: &mut TcpStream) {
     assert!(answer[..len].starts_with(b"HTTP/1.1 200 OK\r\n"), "{:?}", &answer[..len]);
 }
 
+/// Waits for the time after which an idle connection makes room, until one elsewhere has done so.
+async fn idle_time_passes(rig: &Rig) {
+    let elsewhere = Accepting::new(rig, 1, LONG, LONG).await;
+    let mut idle = elsewhere.connect(b"").await;
+    let mut next = elsewhere.connect(LIVE).await;
+    is_live(&mut next).await;
+    assert_eq!(rest(&mut idle).await, "");
+}
+
 /// Reads until the service closes the connection.
 async fn rest(client: &mut TcpStream) -> String {
     let mut rest = String::new();
@@ -73,7 +82,7 @@ fn clients_beyond_the_limit_wait_while_all_connections_have_a_request() {
         let mut first = accepting.connect((head + &body).as_bytes()).await;
         held.began.recv().await.unwrap();
         let mut second = accepting.connect(LIVE).await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        idle_time_passes(&rig).await;
         assert!(second.try_read(&mut [0]).is_err(), "there was no place for it");
         held.permits.add_permits(1);
         is_live(&mut first).await;
@@ -93,12 +102,14 @@ fn the_connection_that_is_idle_longest_makes_room() {
         let mut next = accepting.connect(LIVE).await;
         is_live(&mut oldest).await;
         is_live(&mut next).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        idle_time_passes(&rig).await;
         let mut silent = accepting.connect(b"").await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        idle_time_passes(&rig).await;
         // Its client would leave only later, and need not be waited for.
         oldest.write_all(b"GET /v3 HTTP/1.1\r\nhost: digits\r\n\r\n").await.unwrap();
         assert!(oldest.read(&mut [0; 1024]).await.unwrap() > 0);
+        // Or a probe could fall idle within the same millisecond.
+        idle_time_passes(&rig).await;
         // The order in which they fell idle.
         let mut probes = vec![];
         for client in [&mut next, &mut silent, &mut oldest] {

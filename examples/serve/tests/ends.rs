@@ -124,10 +124,13 @@ fn a_load_during_which_the_service_stops_leaves_the_model() {
     test(async {
         let rig = Rig::new().await;
         let gate = rig.service.loader.hold().unwrap();
+        let held = rig.service.loader.issued();
         let load = rig.post("/v2/repository/models/digits/load", "");
         let stop = async {
-            // The load waits for its writes by then, or is refused anyway.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            // The load has begun once it has enqueued a write, which the gate holds.
+            while rig.service.loader.issued() == held {
+                tokio::task::yield_now().await;
+            }
             rig.service.begin_to_stop();
             gate.open();
         };
